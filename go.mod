@@ -1,0 +1,3 @@
+module github.com/spillway-io/spillway
+
+go 1.26
