@@ -1,0 +1,65 @@
+# Spillway. `make` lists the verbs.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+FUZZTIME     ?= 30s
+CRASH_ROUNDS ?= 500
+LEVEL        ?= quick
+# The vulnerability database as a Go module, so that a check says the same tomorrow; raise it from time to time.
+VULNDB       ?= golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
+
+TOOL := go tool -modfile=tools/go.mod
+
+# Test binaries that take -rewrite: those that declare it, and those that link datadriven.
+REWRITERS = $(shell grep -rlE '"rewrite"|cockroachdb/datadriven"' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
+
+.PHONY: help demo check test race fuzz bench golden lint crash fmt-check vet
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r verb what; do printf '%-10s %s\n' "$$verb" "$$what"; done
+
+demo: ## run a pipeline, kill -9 it, restore it, and look into its files (under two minutes)
+	./examples/lines/demo.sh
+
+check: fmt-check vet ## the quick loop: formatting, vet, short tests without -race
+	go test -short ./...
+
+test: fmt-check vet lint ## what CI runs: formatting, vet, linters, all tests with -race; counts what was left out
+	@{ rc=0; \
+	   go test -json -race -count=1 ./... || rc=1; \
+	   go -C tools test -json -count=1 ./... || rc=1; \
+	   exit $$rc; } | go run -C tools ./testsum -left-out $(CURDIR)/build/left-out
+
+race: ## all tests with -race, nothing else
+	go test -race ./...
+
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@grep -rHoE '^func Fuzz[A-Za-z0-9_]*' --include='*_test.go' . | sed 's/:func /:/' | sort | while IFS=: read -r file name; do \
+	   echo "== $$(dirname $$file) $$name"; \
+	   go test -run='^$$' -fuzz="^$$name$$" -fuzztime=$(FUZZTIME) "$$(dirname $$file)"; \
+	 done
+
+bench: ## the workloads against plain writes and reads, and Flink where Maven and a JDK are present (LEVEL=quick or full)
+	bench/run.sh $(LEVEL)
+
+golden: ## write the golden files anew; read the diff before you commit it
+	$(if $(REWRITERS),go test $(REWRITERS) -rewrite,@echo no test writes golden files)
+
+lint: ## golangci-lint and govulncheck, from tools/
+	@mkdir -p build && rm -f build/left-out
+	$(TOOL) golangci-lint run ./...
+	@if db=$$(go mod download -json $(VULNDB) | sed -n 's/.*"Dir": "\(.*\)",/\1/p') && [ -n "$$db" ]; then \
+	   echo govulncheck ./...; $(TOOL) govulncheck -db "file://$$db/data/osv" ./...; \
+	 else echo 'govulncheck: $(VULNDB) could not be downloaded' | tee build/left-out; fi
+
+crash: ## the long crash tests: CRASH_ROUNDS (500) kill -9, a crash and an error at every operation, the large model checks
+	SPILLWAY_CRASH=1 go test -timeout 60m ./...
+	SPILLWAY_CRASH=1 go test -timeout 120m -count=1 ./examples/lines -run Crash -crash-rounds=$(CRASH_ROUNDS)
+
+fmt-check: ## fail if gofmt would change a file
+	@out=$$(find . -name '*.go' -not -path './build/*' -not -path '*/testdata/*' -exec gofmt -s -l {} +); \
+	 [ -z "$$out" ] || { echo "gofmt -s -w these:"; echo "$$out"; exit 1; }
+
+vet: ## go vet
+	go vet ./...
