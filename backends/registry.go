@@ -103,3 +103,12 @@ func nameError(name string) error {
 	return &inflight.Error{Op: "check name", Object: fmt.Sprintf("%q", name), Err: fmt.Errorf("%w: not a valid name", inflight.ErrConfig),
 		Mend: "use letters, digits, '.', '_' and '-', in parts of 1 to 255 bytes, joined by '/'"}
 }
+
+// Below returns the prefix of the names below folder: "" for the root,
+// otherwise the folder with exactly one slash at its end.
+func Below(folder string) string {
+	if folder = strings.TrimRight(folder, "/"); folder == "" {
+		return ""
+	}
+	return folder + "/"
+}
