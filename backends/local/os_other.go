@@ -1,0 +1,53 @@
+//go:build !linux
+
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+)
+
+// earlyWriteOut does nothing here: the sync at the end writes all.
+type earlyWriteOut struct{}
+
+func (*earlyWriteOut) init(*os.File) error { return nil }
+func (*earlyWriteOut) upTo(int64) error    { return nil }
+
+func renameNoReplace(string, string) error { return errors.ErrUnsupported }
+
+// syncFolder makes the names in dir durable. Windows has no such call.
+func syncFolder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil || runtime.GOOS == "windows" {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// readFolder returns what is in dir, in no order.
+func readFolder(dir string) ([]entry, error) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]entry, len(list))
+	for i, e := range list {
+		entries[i] = entry{name: e.Name(), typ: typeOf(e.Type())}
+	}
+	return entries, nil
+}
+
+func typeOf(mode fs.FileMode) entryType {
+	switch {
+	case mode.IsRegular():
+		return isFile
+	case mode.IsDir():
+		return isFolder
+	case mode&fs.ModeSymlink != 0:
+		return isUnknown
+	}
+	return isOther
+}
