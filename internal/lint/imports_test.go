@@ -38,7 +38,7 @@ var rules = []rule{
 	{pkg: "backends/...", ours: []string{"inflight", "backends"}},
 	{pkg: "backends/s3", ours: []string{"inflight", "backends"}, theirs: []string{"github.com/minio/minio-go"}},
 	{pkg: "backends/hdfs", ours: []string{"inflight", "backends"}, theirs: []string{"github.com/colinmarc/hdfs"}},
-	{pkg: "backends/all", ours: []string{"backends/local", "backends/s3", "backends/hdfs"}},
+	{pkg: "backends/all", ours: []string{"backends/local", "backends/mem", "backends/s3", "backends/hdfs"}},
 	{pkg: "sharing", ours: below},
 	{pkg: "writer", ours: append([]string{"sharing"}, below...)},
 	{pkg: "catalog", ours: below},
@@ -162,10 +162,14 @@ func ours(pkg string) (string, bool) {
 
 func under(pkg, dir string) bool { return pkg == dir || strings.HasPrefix(pkg, dir+"/") }
 
-func ruleFor(name string) *rule {
-	var best *rule
+// ruleFor returns the most exact rule for the package, or nil.
+func ruleFor(name string) (best *rule) {
 	for i := range rules {
-		if r := &rules[i]; matches(r.pkg, name) && (best == nil || r.pkg == name || len(r.pkg) > len(best.pkg) && best.pkg != name) {
+		r := &rules[i]
+		if r.pkg == name {
+			return r
+		}
+		if matches(r.pkg, name) && (best == nil || len(r.pkg) > len(best.pkg)) {
 			best = r
 		}
 	}
@@ -181,7 +185,7 @@ func matches(pattern, name string) bool {
 }
 
 // allows reports whether the package name, to which r applies, may import imp.
-// Packages that share a parent folder's internal folder are one package to us.
+// A package's own internal folder is part of it.
 func (r *rule) allows(name, imp string) bool {
 	if target, mine := ours(imp); mine {
 		return strings.HasPrefix(target, name+"/internal/") ||
