@@ -1,7 +1,6 @@
 package format
 
 import (
-	"bytes"
 	"encoding/binary"
 	"slices"
 
@@ -20,8 +19,6 @@ const (
 
 // blockMagic begins every block; its bytes spell "SPbk".
 const blockMagic = 0x6b625053
-
-var blockMagicBytes = []byte("SPbk")
 
 // BlockKind says what the payload of a block is. The numbers are frozen.
 type BlockKind uint8
@@ -406,6 +403,3 @@ func appendTarget(b []byte, t Target) []byte {
 	b = binary.AppendUvarint(b, uint64(t.Stored))
 	return binary.AppendUvarint(b, uint64(t.Offset))
 }
-
-// indexBlock returns the next place in p where a block could begin, or -1.
-func indexBlock(p []byte) int { return bytes.Index(p, blockMagicBytes) }
