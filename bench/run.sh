@@ -12,32 +12,30 @@ mkdir -p "$B"
 B=$(cd "$B" && pwd)
 (cd "$root" && go build -o "$B/driver" ./bench)
 
+tmp=()
+trap 'rm -rf "${tmp[@]}"' EXIT
+fresh() { local d; d=$(mktemp -d "$1/bench.XXXXXX"); tmp+=("$d"); dir=$d; }
+
 missing=
 for tool in mvn javac java python3; do command -v "$tool" >/dev/null || missing="$missing $tool"; done
 [ "${FLINK:-1}" = 1 ] || missing=" (FLINK=0)"
-raw=
+export PEER_BUILD=$B/flink
+if [ -z "$missing" ] && ! "$here/flink/run.sh" fetch; then missing=" Flink's jars"; fi
+
 if [ -z "$missing" ]; then
-    if GO_IMPL_CMD="$B/driver" PEER_BUILD="$B/flink" "$here/flink/run.sh" "$level"; then
-        raw=$(ls -d "$B"/flink/runs/*-"$level" | tail -n 1)/raw.jsonl
-    else
-        echo "bench: flink/run.sh failed (see above, and the log in $B/flink/runs)" >&2
-        exit 1
-    fi
+    GO_IMPL_CMD="$B/driver" "$here/flink/run.sh" "$level"
+    raw=$(ls -d "$PEER_BUILD"/runs/*-"$level" | tail -n 1)/raw.jsonl
 else
     echo "without Flink's columns: not found:$missing"
     raw=$B/$(date +%Y%m%d-%H%M%S)-$level.jsonl
-    shm=$(mktemp -d /dev/shm/bench.XXXXXX)
-    disk=$(mktemp -d "$B/data.XXXXXX")
-    trap 'rm -rf "$shm" "$disk"' EXIT
     run() { "$B/driver" "$@" level="$level" out="$raw"; }
     for fs in shm disk; do
-        dir=${!fs}
+        if [ $fs = shm ]; then fresh /dev/shm; else fresh "$B"; fi
         for s in 1 8 64; do run mode=w S=$s fs=$fs dir="$dir"; done
         for mode in lat r m raw; do run mode=$mode fs=$fs dir="$dir"; done
     done
 fi
-disk=$(mktemp -d "$B/mem.XXXXXX")
-trap 'rm -rf "${shm:-}" "$disk"' EXIT
-"$B/driver" mode=mem fs=disk dir="$disk" level="$level" out="$raw"
+fresh "$B"
+"$B/driver" mode=mem fs=disk dir="$dir" level="$level" out="$raw"
 "$B/driver" report "$raw"
 echo "records: $raw"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# run.sh [quick|full]   (default full)
+# run.sh [quick|full|fetch]   (default full; fetch: only the class path)
 # Compiles and runs Flink's channel state classes (java/), the raw probe of our driver (mode=raw) and, if
 # GO_IMPL_CMD is set, the implementation under test, interleaved on the same machine:
 #   $GO_IMPL_CMD mode=w|lat|r|m [S=n] fs=shm|disk dir=DIR level=quick|full out=JSONL
@@ -16,6 +16,7 @@ from=$PWD
 B=${PEER_BUILD:-$here/build}; mkdir -p "$B"; B=$(cd "$B" && pwd)
 CP_FILE=$(realpath -m "${CP_FILE:-$B/cp.txt}")
 [ -s "$CP_FILE" ] || ${PEER_MVN:-mvn} -q -B -ntp -Dstyle.color=never -f "$here/pom.xml" dependency:build-classpath -Dmdep.outputFile="$CP_FILE"
+[ "$level" != fetch ] || exit 0
 SHM_DIR=$(realpath -m "${SHM_DIR:-/dev/shm/flinkbench}")
 DISK_DIR=$(realpath -m "${DISK_DIR:-$B/data}")
 HEAP=${HEAP:-1g}
