@@ -56,6 +56,19 @@ func (h *BlockHeader) put(p []byte, id inflight.FileID, offset int64) {
 	binary.LittleEndian.PutUint32(p[28:], blockChecksum(id, offset, p[:28]))
 }
 
+// appendBlock appends a block that is not a data block; it will stand at offset.
+func appendBlock(b []byte, kind BlockKind, id inflight.FileID, offset int64, number uint32, parts ...[]byte) []byte {
+	start := len(b)
+	b = append(b, make([]byte, BlockHeaderSize)...)
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	p := b[start+BlockHeaderSize:]
+	h := BlockHeader{Kind: kind, Number: number, Stored: uint32(len(p)), Raw: uint32(len(p)), CRC: Checksum(p)}
+	h.put(b[start:], id, offset)
+	return b
+}
+
 // DecodeBlockHeader decodes the header of the block at offset of file id. A
 // header that is intact but belongs to another file or place is corrupt here.
 func DecodeBlockHeader(p []byte, id inflight.FileID, offset int64) (h BlockHeader, err error) {

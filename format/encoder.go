@@ -336,7 +336,8 @@ func (e *Encoder) Close() (FileInfo, error) {
 		for i := range dir[:n] {
 			p = dir[i].append(p)
 		}
-		e.block(KindDirectory, p)
+		e.buf = appendBlock(e.buf, KindDirectory, e.header.FileID, e.Size(), e.blocks, p)
+		e.blocks++
 		if dir = dir[n:]; len(dir) == 0 {
 			break
 		}
@@ -601,22 +602,16 @@ func (e *Encoder) appendTable(b []byte) []byte {
 // writeSections writes the sections of the members that have finished.
 func (e *Encoder) writeSections() {
 	for _, m := range e.pending {
-		p := appendSection(nil, e.section(m))
-		pages := max(1, (len(p)+e.o.PageSize-pageHead-1)/(e.o.PageSize-pageHead))
+		index := appendSection(nil, e.section(m))
+		pages := pageCount(len(index), e.o.PageSize)
 		if pages > maxPages {
-			e.fail(fmt.Errorf("%w: the section of %s has %d bytes", inflight.ErrTooLarge, m.task, len(p)))
+			e.fail(fmt.Errorf("%w: the section of %s has %d bytes", inflight.ErrTooLarge, m.task, len(index)))
 			break
 		}
-		start := e.reserve(len(p) + pages*(BlockHeaderSize+pageHead))
+		start := e.reserve(len(index) + pages*(BlockHeaderSize+pageHead))
 		offset := e.Size()
-		for page := range pages {
-			n := min(len(p), e.o.PageSize-pageHead)
-			head := binary.LittleEndian.AppendUint32(nil, e.sections)
-			head = binary.LittleEndian.AppendUint16(head, uint16(page))
-			head = binary.LittleEndian.AppendUint16(head, uint16(pages))
-			e.block(KindSection, head, p[:n])
-			p = p[n:]
-		}
+		e.buf = appendPages(e.buf, index, e.header.FileID, offset, e.blocks, e.sections, e.o.PageSize)
+		e.blocks += uint32(pages)
 		e.sections++
 		m.segment = inflight.Segment{File: e.name, FileID: e.header.FileID, Offset: offset, Length: e.Size() - offset, CRC: Checksum(e.buf[start:])}
 		e.dir = append(e.dir, DirEntry{Hash: TaskHash(m.task), Offset: offset, Length: m.segment.Length, CRC: m.segment.CRC, Status: m.status})
@@ -669,20 +664,6 @@ func (e *Encoder) blockIndex(s *Section, seen map[BlockRef]int, p *place) int {
 		seen[ref] = i
 	}
 	return i
-}
-
-// block appends a block that is not a data block.
-func (e *Encoder) block(kind BlockKind, parts ...[]byte) {
-	start := len(e.buf)
-	offset := e.base + int64(start)
-	e.buf = append(e.buf, make([]byte, BlockHeaderSize)...)
-	for _, p := range parts {
-		e.buf = append(e.buf, p...)
-	}
-	p := e.buf[start+BlockHeaderSize:]
-	h := BlockHeader{Kind: kind, Number: e.blocks, Stored: uint32(len(p)), Raw: uint32(len(p)), CRC: Checksum(p)}
-	h.put(e.buf[start:], e.header.FileID, offset)
-	e.blocks++
 }
 
 // cut hands out the front of buf, up to the last whole step in the file.

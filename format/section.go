@@ -470,6 +470,32 @@ func DecodeSection(p []byte, id inflight.FileID, offset int64) (*Section, error)
 	return parseSection(index, start)
 }
 
+// AppendSection appends the blocks of s, which will stand at offset of file id,
+// with pages of the default size. It is for tools and benchmarks that make
+// sections without an Encoder.
+func AppendSection(b []byte, s *Section, id inflight.FileID, offset int64) []byte {
+	return appendPages(b, appendSection(nil, s), id, offset, 0, 0, MaxPage)
+}
+
+func pageCount(n, pageSize int) int {
+	return max(1, (n+pageSize-pageHead-1)/(pageSize-pageHead))
+}
+
+// appendPages cuts the bytes of a section into blocks.
+func appendPages(b, index []byte, id inflight.FileID, offset int64, block, section uint32, pageSize int) []byte {
+	start, pages := len(b), pageCount(len(index), pageSize)
+	for page := range pages {
+		n := min(len(index), pageSize-pageHead)
+		var head [pageHead]byte
+		binary.LittleEndian.PutUint32(head[0:], section)
+		binary.LittleEndian.PutUint16(head[4:], uint16(page))
+		binary.LittleEndian.PutUint16(head[6:], uint16(pages))
+		b = appendBlock(b, KindSection, id, offset+int64(len(b)-start), block+uint32(page), head[:], index[:n])
+		index = index[n:]
+	}
+	return b
+}
+
 // splitPage takes the payload of a section block apart.
 func splitPage(p []byte, offset int64) (section uint32, page, pages int, rest []byte, err error) {
 	if len(p) < pageHead {
