@@ -37,7 +37,7 @@ race: ## all tests with -race, nothing else
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@grep -rHoE '^func Fuzz[A-Za-z0-9_]*' --include='*_test.go' . | sed 's/:func /:/' | sort | while IFS=: read -r file name; do \
 	   echo "== $$(dirname $$file) $$name"; \
-	   go test -run='^$$' -fuzz="^$$name$$" -fuzztime=$(FUZZTIME) "$$(dirname $$file)"; \
+	   go test -run='^$$' -fuzz="^$$name$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=1s "$$(dirname $$file)"; \
 	 done
 
 bench: ## the workloads against plain writes and reads, and Flink where Maven and a JDK are present (LEVEL=quick or full)

@@ -28,12 +28,16 @@ func BenchmarkEncoder(b *testing.B) {
 						a := inflight.InputChannel{Channel: c}.Address()
 						pos := inflight.Pos{}
 						for range n {
-							e.Append(m, a, pos, buf)
+							if err := e.Append(m, a, pos, buf); err != nil {
+								b.Fatal(err)
+							}
 							pos = pos.Advance(uint64(size), 1)
 						}
 					}
-					e.Complete(m)
-					e.Close()
+					_ = e.Complete(m) // sticks
+					if _, err := e.Close(); err != nil {
+						b.Fatal(err)
+					}
 				}
 			})
 		}

@@ -327,7 +327,7 @@ func (e *Encoder) Close() (FileInfo, error) {
 		return FileInfo{}, inflight.ErrClosed
 	}
 	e.closed = true
-	e.Flush()
+	_ = e.Flush() // sticks in e.err
 	info := FileInfo{Name: e.name, FileID: e.header.FileID, DirOffset: e.Size()}
 	start := e.reserve(BlockHeaderSize*(len(e.dir)/dirPerBlock+1) + len(e.dir)*dirEntrySize + TrailerSize)
 	for dir := e.dir; ; {
