@@ -22,8 +22,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spillway-io/spillway/backends"
@@ -49,7 +51,8 @@ func openURL(_ context.Context, u *url.URL) (backends.Backend, error) {
 
 // Backend is the tree below one directory.
 type Backend struct {
-	root string // absolute
+	root string               // absolute
+	sync func(*os.File) error // fsync, but for tests
 
 	mu         sync.Mutex
 	closed     bool
@@ -63,7 +66,7 @@ func New(dir string) *Backend {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
 	}
-	return &Backend{root: dir, open: map[io.Closer]struct{}{}}
+	return &Backend{root: dir, sync: (*os.File).Sync, open: map[io.Closer]struct{}{}}
 }
 
 // URL returns the root as a file URL.
@@ -187,7 +190,7 @@ func (b *Backend) makeFolder(dir string) error {
 	}
 	for p := b.root; p != above; {
 		p = filepath.Dir(p)
-		if err := syncFolder(p); err != nil {
+		if err := b.syncFolder(p); err != nil {
 			return err
 		}
 	}
@@ -230,13 +233,28 @@ func (b *Backend) SyncNames(ctx context.Context, prefix string) error {
 // not there has no name to lose.
 func (b *Backend) syncUp(dir string) error {
 	for ; ; dir = filepath.Dir(dir) {
-		if err := syncFolder(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := b.syncFolder(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if len(dir) <= len(b.root) {
 			return nil
 		}
 	}
+}
+
+// syncFolder makes the names in dir durable, where the file system can; Windows
+// has no such call.
+func (b *Backend) syncFolder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil || runtime.GOOS == "windows" {
+		return err
+	}
+	defer f.Close()
+	err = b.sync(f)
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
 }
 
 const (

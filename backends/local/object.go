@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -149,7 +150,7 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 func (o *object) publish() (backends.Info, error) {
 	defer o.b.forget(closer{o})
 	defer o.file.Close()
-	err := o.file.Sync()
+	err := o.b.sync(o.file)
 	var info backends.Info
 	if err == nil {
 		info, err = o.info()
@@ -182,7 +183,11 @@ func (o *object) info() (backends.Info, error) {
 
 func (o *object) rename() error {
 	if !o.exclusive {
-		return os.Rename(o.temp, o.path)
+		err := os.Rename(o.temp, o.path)
+		if errors.Is(err, fs.ErrExist) {
+			err = syscall.EISDIR // that is what os.Rename means
+		}
+		return err
 	}
 	err := renameNoReplace(o.temp, o.path)
 	if !errors.Is(err, errors.ErrUnsupported) {

@@ -44,11 +44,10 @@ func (e *earlyWriteOut) upTo(written int64) error {
 	if e.off || e.n <= 0 {
 		return nil
 	}
-	err := e.conn.Control(e.call)
-	if err == nil {
-		err = e.err
+	if e.conn.Control(e.call) != nil {
+		return os.ErrClosed // by Abort: its only reason
 	}
-	switch err {
+	switch e.err {
 	case nil:
 		e.sent += e.n
 		return nil
@@ -56,7 +55,7 @@ func (e *earlyWriteOut) upTo(written int64) error {
 		e.off = true // not here, or a sandbox forbids it: the sync at the end does it
 		return nil
 	}
-	return err
+	return e.err
 }
 
 // renameNoReplace renames, or answers fs.ErrExist; errors.ErrUnsupported where
@@ -74,20 +73,6 @@ func renameNoReplace(from, to string) error {
 			return err
 		}
 	}
-}
-
-// syncFolder makes the names in dir durable, where the file system can.
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	err = f.Sync()
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
-		return nil
-	}
-	return err
 }
 
 var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"runtime"
 )
 
 // earlyWriteOut does nothing here: the sync at the end writes all.
@@ -16,16 +15,6 @@ func (*earlyWriteOut) init(*os.File) error { return nil }
 func (*earlyWriteOut) upTo(int64) error    { return nil }
 
 func renameNoReplace(string, string) error { return errors.ErrUnsupported }
-
-// syncFolder makes the names in dir durable. Windows has no such call.
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil || runtime.GOOS == "windows" {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
 
 // readFolder returns what is in dir, in no order.
 func readFolder(dir string) ([]entry, error) {
