@@ -164,8 +164,10 @@ func (b *Backend) Create(ctx context.Context, name string, opt backends.CreateOp
 		file, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, fs.ErrNotExist) && try < 100 {
 			// The folder is missing; or somebody who deleted the last object in
-			// it has just removed it again.
-			if err = b.makeFolder(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
+			// it has just removed it again. That can happen to folders above it
+			// too, and to one that somebody else has just made.
+			err = b.makeFolder(dir)
+			if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 				continue
 			}
 		}
