@@ -1,0 +1,440 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// Coordinator is one incarnation of a job's coordinator, from its claim on. It
+// may be used by several goroutines at once.
+//
+// Once a method has answered ErrFenced, or ErrDamaged about a slot, the
+// coordinator is over: all later calls answer the same, and it must notify,
+// delete and roll back nothing.
+type Coordinator struct {
+	log   *Log
+	claim *format.Manifest
+	base  *Checkpoint
+
+	filling sync.Mutex // held while slots are filled; taken before mu
+	retire  sync.Mutex // one retirement at a time
+
+	mu         sync.Mutex
+	err        error // it is over
+	next       inflight.CheckpointID
+	tip        *format.Manifest        // the last checkpoint committed, or the claim
+	pending    []*Pending              // undecided, ascending
+	chain      []inflight.CheckpointID // what it goes back on, newest first
+	savepoints []inflight.CheckpointID
+	pins       map[inflight.CheckpointID]int
+	replaying  bool
+	swept      bool // the predecessors' leftovers were removed
+}
+
+// Checkpoint is a committed checkpoint.
+type Checkpoint struct {
+	Dir      string // where its manifest lies on the backend
+	Manifest *format.Manifest
+}
+
+func newCoordinator(l *Log, claim *format.Manifest, base *format.Manifest) *Coordinator {
+	c := &Coordinator{log: l, claim: claim, tip: claim, next: claim.ID + 1, savepoints: claim.Savepoints, pins: map[inflight.CheckpointID]int{}}
+	if base == nil {
+		return c
+	}
+	c.base, c.replaying = &Checkpoint{Dir: l.dir(base.ID), Manifest: base}, true
+	c.chain = []inflight.CheckpointID{base.ID}
+	for _, id := range slices.Backward(claim.Keep) {
+		if id < base.ID && !slices.Contains(claim.Savepoints, id) {
+			c.chain = append(c.chain, id)
+		}
+	}
+	return c
+}
+
+// Base returns the checkpoint to restore; nil: the job starts afresh.
+func (c *Coordinator) Base() *Checkpoint { return c.base }
+
+// Epoch returns the id of the coordinator's claim. Sinks commit what the base
+// holds and roll back other transactions of smaller epochs only.
+func (c *Coordinator) Epoch() inflight.Epoch { return c.claim.Epoch }
+
+// Attempt returns the coordinator's random id. The channel-state files of its
+// checkpoints carry it in their names (format.StateFileName).
+func (c *Coordinator) Attempt() string { return c.claim.Attempt }
+
+// Err returns why the coordinator is over; nil: it is not.
+func (c *Coordinator) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// ReplayDone releases the base: every subtask has replayed it, so it stays only
+// as long as it is retained like any other.
+func (c *Coordinator) ReplayDone() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replaying = false
+}
+
+// Pin keeps a checkpoint until Unpin. It must be the newest one, or one that
+// it keeps, else ErrRetired. Pins are counted, and end with the coordinator. It
+// waits for a commit in progress.
+func (c *Coordinator) Pin(id inflight.CheckpointID) error {
+	c.filling.Lock()
+	defer c.filling.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id != c.tip.ID && !slices.Contains(c.tip.Keep, id) {
+		return c.log.fail("pin", id, inflight.ErrRetired, "")
+	}
+	c.pins[id]++
+	return nil
+}
+
+// Unpin takes one Pin back.
+func (c *Coordinator) Unpin(id inflight.CheckpointID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pins[id]--; c.pins[id] <= 0 {
+		delete(c.pins, id)
+	}
+}
+
+// Release ends the keeping of a savepoint, from the next commit on.
+func (c *Coordinator) Release(id inflight.CheckpointID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.savepoints = slices.DeleteFunc(slices.Clone(c.savepoints), func(s inflight.CheckpointID) bool { return s == id })
+}
+
+// keep returns what the checkpoint id keeps beside itself, and which of it are
+// savepoints. The caller holds mu.
+func (c *Coordinator) keep() (keep, savepoints []inflight.CheckpointID) {
+	for _, id := range c.chain[:min(c.log.o.Retained-1, len(c.chain))] {
+		keep = insert(keep, id)
+	}
+	for id := range c.pins {
+		keep = insert(keep, id)
+	}
+	for _, id := range c.savepoints {
+		keep = insert(keep, id)
+	}
+	if c.replaying {
+		keep = insert(keep, c.base.Manifest.ID)
+	}
+	return keep, slices.Clone(c.savepoints)
+}
+
+// Pending is a checkpoint that has been begun and is not decided.
+type Pending struct {
+	c     *Coordinator
+	id    inflight.CheckpointID
+	begun time.Time
+
+	// The rest belongs to who holds c.filling; what is marked is guarded by c.mu
+	// too.
+	manifest *format.Manifest // to be committed
+	bytes    []byte
+	cause    *format.Cause // given up (mu)
+	sent     bool
+	decided  *format.Manifest // what the slot holds (mu)
+}
+
+// Begin begins the next checkpoint.
+func (c *Coordinator) Begin() (*Pending, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return nil, c.err
+	}
+	at := 0
+	for _, p := range c.pending {
+		if p.cause == nil {
+			at++
+		}
+	}
+	if at >= c.log.o.MaxConcurrent {
+		return nil, c.log.fail("begin", c.next, fmt.Errorf("%w: %d checkpoints are pending", inflight.ErrOrder, at), "commit or abort one first")
+	}
+	if c.next > format.MaxCheckpointID {
+		return nil, c.log.fail("begin", c.next, fmt.Errorf("%w: all slots are used", inflight.ErrTooLarge), "")
+	}
+	p := &Pending{c: c, id: c.next, begun: time.Now()}
+	c.next++
+	c.pending = append(c.pending, p)
+	return p, nil
+}
+
+// ID returns the checkpoint's id.
+func (p *Pending) ID() inflight.CheckpointID { return p.id }
+
+// Attempt returns what the names of the checkpoint's files carry.
+func (p *Pending) Attempt() string { return p.c.Attempt() }
+
+// Commit makes the checkpoint complete. The caller has filled in mode,
+// alignment, topology, handles and what is known about the files
+// (Manifest.SetHandles); the rest is set here. All files must be finished.
+//
+//	nil                it is committed and checked: notify
+//	ErrIncomplete      a subtask or file is missing; nothing was sent: abort it
+//	ErrSubsumed        a higher checkpoint was committed first
+//	ErrAborted         it was given up
+//	ErrOutcomeUnknown  the context ended before the slot was decided: no file may
+//	                   be deleted; call Commit or Abort again
+//	ErrFenced          another coordinator has taken over: end
+//	other              nothing was sent: try again or abort
+func (p *Pending) Commit(ctx context.Context, m *format.Manifest) error {
+	c := p.c
+	c.filling.Lock()
+	defer c.filling.Unlock()
+	if err := p.open(); err != nil {
+		return err
+	}
+	if !p.sent {
+		if err := p.prepare(ctx, m); err != nil {
+			return err
+		}
+		if err := c.settleBelow(ctx, p); err != nil {
+			return err
+		}
+		if err := p.encode(); err != nil { // again: what is kept may have changed
+			return err
+		}
+	}
+	decided, err := c.settle(ctx, p, p.manifest, p.bytes)
+	if err == nil && decided.Kind != format.KindCheckpoint {
+		err = c.log.fail("commit", p.id, inflight.ErrAborted, "")
+	}
+	return err
+}
+
+// open reports what is left to do: nil as long as the checkpoint can be
+// committed.
+func (p *Pending) open() error {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	switch {
+	case p.c.err != nil:
+		return p.c.err
+	case p.decided != nil && p.decided.Kind == format.KindCheckpoint:
+		return nil
+	case p.cause != nil && p.cause.Reason == reasonSubsumed:
+		return p.c.log.fail("commit", p.id, inflight.ErrSubsumed, "")
+	case p.cause != nil:
+		return p.c.log.fail("commit", p.id, inflight.ErrAborted, "")
+	}
+	return nil
+}
+
+// prepare completes the manifest and makes sure that all it refers to is there,
+// under names that last.
+func (p *Pending) prepare(ctx context.Context, m *format.Manifest) error {
+	c := p.c
+	full := *m
+	full.Kind, full.Job, full.ID = format.KindCheckpoint, c.log.job, p.id
+	full.Attempt, full.Epoch, full.Base = c.claim.Attempt, c.claim.Epoch, c.claim.Base
+	full.Files = slices.Clone(m.Files)
+	full.SelfContained = !slices.ContainsFunc(m.Files, func(f format.FileInfo) bool {
+		id, _, err := format.SplitFileName(f.Name)
+		return err != nil || id != p.id
+	})
+	if err := c.log.checkComplete(ctx, &full); err != nil {
+		return err
+	}
+	p.manifest = &full
+	if err := p.encode(); err != nil || len(full.Files) == 0 {
+		return err
+	}
+	return c.log.b.SyncNames(ctx, c.log.dir(p.id))
+}
+
+func (p *Pending) encode() (err error) {
+	p.c.mu.Lock()
+	p.manifest.Keep, p.manifest.Savepoints = p.c.keep()
+	p.c.mu.Unlock()
+	p.bytes, err = format.EncodeManifest(p.manifest)
+	return err
+}
+
+// Abort gives the checkpoint up. What was sent for it before may have been
+// applied: committed tells that it is complete after all, and is to be notified.
+//
+// Its slot is filled now, or, if lower ids are pending or the store cannot be
+// reached, before the next commit. Its own files are deleted when that cannot
+// hurt; what remains is garbage.
+func (p *Pending) Abort(ctx context.Context, cause format.Cause) (committed bool, err error) {
+	c := p.c
+	c.filling.Lock()
+	defer c.filling.Unlock()
+	lowest, err := p.giveUp(cause)
+	if err != nil {
+		return false, err
+	}
+	if p.decided != nil {
+		return p.decided.Kind == format.KindCheckpoint, nil
+	}
+	early := !p.sent || c.log.hooks.without&ruleDecidedFirst != 0
+	if early {
+		// A file that cannot be deleted now is garbage.
+		_ = c.log.removeOwn(ctx, p.id, c.claim.Attempt)
+	}
+	if !lowest || c.log.hooks.without&ruleNoGaps != 0 {
+		return false, nil
+	}
+	decided, err := c.settleAborted(ctx, p)
+	if err != nil || decided.Kind == format.KindCheckpoint {
+		return err == nil, err
+	}
+	if !early {
+		_ = c.log.removeOwn(ctx, p.id, c.claim.Attempt)
+	}
+	return false, nil
+}
+
+// giveUp records the cause, and tells whether no lower id is undecided.
+func (p *Pending) giveUp(cause format.Cause) (lowest bool, err error) {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	if p.c.err != nil {
+		return false, p.c.err
+	}
+	if p.cause == nil && p.decided == nil {
+		p.cause = &cause
+	}
+	return len(p.c.pending) > 0 && p.c.pending[0] == p, nil
+}
+
+// settleBelow fills the slots below p: its checkpoints are subsumed by p.
+func (c *Coordinator) settleBelow(ctx context.Context, p *Pending) error {
+	c.mu.Lock()
+	below := slices.DeleteFunc(slices.Clone(c.pending), func(q *Pending) bool { return q.id >= p.id })
+	for _, q := range below {
+		if q.cause == nil {
+			q.cause = &format.Cause{Kind: format.CauseAborted, Reason: reasonSubsumed, Text: fmt.Sprintf("checkpoint %d was complete first", p.id)}
+		}
+	}
+	c.mu.Unlock()
+	for _, q := range below {
+		if c.log.hooks.without&ruleNoGaps != 0 {
+			continue
+		}
+		if _, err := c.settleAborted(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	reasonSubsumed = "subsumed"
+	maxCause       = 4096 // bytes of a cause's text that are kept
+)
+
+// shorten makes a text fit for an entry.
+func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxCause)], "?") }
+
+func (c *Coordinator) settleAborted(ctx context.Context, p *Pending) (*format.Manifest, error) {
+	cause := *p.cause
+	cause.Reason, cause.Text = shorten(cause.Reason), shorten(cause.Text)
+	if cause.Kind == "" {
+		cause.Kind = format.CauseAborted
+	}
+	m := &format.Manifest{Kind: format.KindAborted, Job: c.log.job, ID: p.id, Attempt: c.claim.Attempt, Epoch: c.claim.Epoch, Cause: &cause}
+	bytes, err := format.EncodeManifest(m)
+	if err != nil {
+		return nil, err
+	}
+	return c.settle(ctx, p, m, bytes)
+}
+
+// settle fills p's slot with m, checks, and records what the slot holds. The
+// caller holds filling, and all lower slots are decided.
+func (c *Coordinator) settle(ctx context.Context, p *Pending, m *format.Manifest, bytes []byte) (*format.Manifest, error) {
+	if p.decided != nil {
+		return p.decided, nil
+	}
+	decided, err := c.log.fill(ctx, m, bytes, &p.sent)
+	if err == nil {
+		p.sent = true
+		if c.log.hooks.without&checkRule(decided.Kind) == 0 {
+			err = c.log.check(ctx, p.id, c.pendingAbove(p))
+		}
+	}
+	if errors.Is(err, inflight.ErrFenced) || errors.Is(err, inflight.ErrDamaged) {
+		c.end(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.record(p, decided)
+	return decided, nil
+}
+
+// end makes the coordinator answer err from now on.
+func (c *Coordinator) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+func (c *Coordinator) pendingAbove(p *Pending) (ids []inflight.CheckpointID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, q := range c.pending {
+		if q.id > p.id {
+			ids = append(ids, q.id)
+		}
+	}
+	return ids
+}
+
+// record takes a decided slot into account.
+func (c *Coordinator) record(p *Pending, m *format.Manifest) {
+	c.mu.Lock()
+	p.decided = m
+	c.pending = slices.DeleteFunc(c.pending, func(q *Pending) bool { return q == p })
+	if m.Kind == format.KindCheckpoint {
+		c.tip = m
+		c.chain = append([]inflight.CheckpointID{m.ID}, c.chain[:min(len(c.chain), c.log.o.Retained)]...)
+		if m.Savepoint {
+			c.savepoints = insert(slices.Clone(c.savepoints), m.ID)
+		}
+	}
+	c.mu.Unlock()
+	e := inflight.Event{Name: inflight.EventCommitted, Checkpoint: m.ID, Object: c.log.dir(m.ID), Count: int64(len(m.Files)), Bytes: m.FileBytes(), Duration: time.Since(p.begun)}
+	if m.Kind == format.KindAborted {
+		e.Name, e.Err = inflight.EventAborted, fmt.Errorf("%s: %s", m.Cause.Reason, m.Cause.Text)
+	}
+	c.log.o.Observer.Observe(e)
+}
+
+// WriteStats writes the statistics of one of this coordinator's checkpoints
+// beside its entry. They are not needed to restore: a failure costs nothing but
+// them.
+func (c *Coordinator) WriteStats(ctx context.Context, s *format.CheckpointStats) error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	p, err := format.EncodeStats(s)
+	if err != nil {
+		return err
+	}
+	name := c.log.path(format.CheckpointDir(s.ID) + "/" + format.StatsName)
+	if err := c.log.write(ctx, name, p, backends.CreateOptions{Attempt: c.Attempt()}); err != nil {
+		return &inflight.Error{Op: "write", Object: name, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// errTaken says that a slot was filled by another before anything of ours was
+// sent for it. It is ErrFenced, except for a start, which looks again.
+var errTaken = fmt.Errorf("%w: the slot was filled by another coordinator", inflight.ErrFenced)
+
+// errPending says that the check found the directory of somebody who has not
+// filled a slot. It is ErrFenced, except for a start.
+var errPending = fmt.Errorf("%w: another coordinator is at work", inflight.ErrFenced)
+
+// fill creates the entry m in its slot, and sends until the slot is decided: it
+// returns the entry that the slot holds, which is m or an earlier one of ours.
+// sent is set once a send may have had, or may still have, an effect. The
+// answers are
+//
+//	nil                it is ours; the check must follow
+//	ErrFenced          it is another's: this coordinator is over
+//	ErrDamaged         nobody can tell whose it is: this coordinator is over
+//	ErrOutcomeUnknown  the context ended, or reading is refused: call again
+//	other              nothing of ours is there (only while sent is not set)
+func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool) (*format.Manifest, error) {
+	name := l.path(format.CheckpointDir(m.ID) + "/" + format.ManifestName)
+	for try := 0; ; try++ {
+		if err := ctx.Err(); err != nil && !*sent {
+			return nil, l.fail("fill", m.ID, err, "")
+		}
+		err := l.write(ctx, name, p, backends.CreateOptions{Exclusive: true, Attempt: m.Attempt})
+		switch {
+		case err == nil:
+			return m, nil
+		case errors.Is(err, fs.ErrExist):
+		case errors.Is(err, inflight.ErrOutcomeUnknown), ctx.Err() != nil:
+			*sent = true
+		case !*sent:
+			return nil, l.fail("fill", m.ID, err, "")
+		}
+		got, readErr := l.readSlot(ctx, m.ID)
+		switch decideSlot(got, readErr, m.Attempt) {
+		case slotOurs:
+			// The clean answer was lost, and with it the promise that the name lasts.
+			*sent = true
+			if err = l.b.SyncNames(ctx, l.dir(m.ID)); err == nil {
+				return got, nil
+			}
+		case slotFenced:
+			if !*sent {
+				return nil, l.fail("fill", m.ID, errTaken, "")
+			}
+			return nil, l.fail("fill", m.ID, fmt.Errorf("%w: the slot holds a %s of another coordinator", inflight.ErrFenced, got.Kind), "")
+		case slotDamaged:
+			return nil, readErr
+		case slotUnknown:
+			err = readErr
+		}
+		if err := l.again(ctx, try, err); err != nil {
+			return nil, l.unknown(m.ID, err)
+		}
+	}
+}
+
+// check lists the job after slot k was filled, before anything is notified,
+// restored or deleted. own are this coordinator's pending ids. A name above k
+// that is not one of them is ErrFenced.
+//
+// An own pending id counts as another's when its slot is filled. To see that,
+// the slots of the own ids are looked at in ascending order first, and the names
+// after them: together they are one ascending scan, and such a scan does not
+// miss the top, since an entry is deleted only when a higher one exists.
+func (l *Log) check(ctx context.Context, k inflight.CheckpointID, own []inflight.CheckpointID) error {
+	for try := 0; ; try++ {
+		err := l.checkOnce(ctx, k, own)
+		if err == nil || errors.Is(err, inflight.ErrFenced) {
+			return err
+		}
+		if err := l.again(ctx, try, err); err != nil {
+			return l.unknown(k, err)
+		}
+	}
+}
+
+func (l *Log) checkOnce(ctx context.Context, k inflight.CheckpointID, own []inflight.CheckpointID) error {
+	for _, id := range own {
+		_, err := l.readSlot(ctx, id)
+		switch {
+		case err == nil, errors.Is(err, inflight.ErrDamaged):
+			return l.fail("check", k, fmt.Errorf("%w: slot %d is filled", inflight.ErrFenced, id), "")
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	listed, err := children(ctx, l.b, l.job)
+	if err != nil {
+		return err
+	}
+	above, fenced := decideCheck(k, own, listed)
+	if !fenced {
+		return nil
+	}
+	return l.fail("check", k, fmt.Errorf("%w (%s)", errPending, format.CheckpointDir(above)), "this coordinator must end")
+}
+
+// again waits before the next try. It refuses when waiting cannot help.
+func (l *Log) again(ctx context.Context, try int, last error) error {
+	if last != nil && !inflight.Retryable(last) && !errors.Is(last, inflight.ErrOutcomeUnknown) && !errors.Is(last, fs.ErrExist) {
+		return last
+	}
+	if err := l.hooks.pause(ctx, try); err != nil {
+		return errors.Join(err, last)
+	}
+	return nil
+}
+
+func (l *Log) unknown(id inflight.CheckpointID, err error) error {
+	return l.fail("fill", id, fmt.Errorf("%w: %w", inflight.ErrOutcomeUnknown, err), "commit or abort it again when the store can be reached")
+}

@@ -1,0 +1,122 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// maxStarts bounds how often a start looks again because others are starting
+// too, or have pending directories above the top. Each round fills a slot or
+// sees one filled.
+const maxStarts = 100
+
+// errAgain says that a start has to look again.
+var errAgain = errors.New("the log moved on during the start")
+
+// Start claims the job for a new coordinator: whoever was at work before is
+// fenced by that. When it returns, Coordinator.Base may be restored.
+//
+// ErrDamaged means that the newest checkpoint cannot be read; it names the next
+// older one, which StartOptions.AllowOlder takes. ErrFenced means that another
+// coordinator started at the same time and won.
+func (l *Log) Start(ctx context.Context, o StartOptions) (*Coordinator, error) {
+	if c := l.b.Capabilities(); !c.Exclusive || !c.AtomicList {
+		return nil, &inflight.Error{Op: "start", Object: l.path(""), Err: fmt.Errorf("%w: exclusive create and ordered listing are needed", inflight.ErrUnsupported),
+			Mend: "use another store"}
+	}
+	for try := range maxStarts {
+		c, err := l.startOnce(ctx, o)
+		if !errors.Is(err, errAgain) {
+			return c, err
+		}
+		if err := l.hooks.pause(ctx, min(try, 2)); err != nil {
+			return nil, err
+		}
+	}
+	return nil, &inflight.Error{Op: "start", Object: l.path(""), Err: fmt.Errorf("%w: other coordinators keep starting", inflight.ErrFenced), Mend: "run one coordinator a job"}
+}
+
+func (l *Log) startOnce(ctx context.Context, o StartOptions) (*Coordinator, error) {
+	st, err := l.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var older []*format.Manifest
+	if needsOlder(st, o) {
+		if older, err = l.older(ctx, st); errors.Is(err, errMoved) {
+			return nil, errAgain
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	plan, err := decideStart(st, older, o)
+	if err != nil {
+		return nil, &inflight.Error{Op: "start", Object: l.path(""), Err: err, Mend: mendStart(err)}
+	}
+	if plan.base != nil {
+		// A name that was seen may be lost in a power cut before it is synced.
+		if err := l.b.SyncNames(ctx, l.dir(plan.base.ID)); err != nil {
+			return nil, l.fail("start", plan.base.ID, err, "")
+		}
+	}
+	claim := plan.manifest(l.job, l.hooks.attempt())
+	if l.hooks.without&ruleBaseKept != 0 {
+		claim.Keep = nil
+	}
+	if err := l.claim(ctx, claim); err != nil {
+		return nil, err
+	}
+	l.o.Observer.Observe(inflight.Event{Name: inflight.EventClaimed, Checkpoint: claim.ID})
+	return newCoordinator(l, claim, plan.base), nil
+}
+
+func (p *claimPlan) manifest(job, attempt string) *format.Manifest {
+	m := &format.Manifest{Kind: format.KindClaim, Job: job, ID: p.slot, Attempt: attempt, Epoch: inflight.Epoch(p.slot),
+		Keep: p.keep, Savepoints: p.savepoints, PassedOver: p.passed}
+	if p.base != nil {
+		m.Base = &p.base.ID
+	}
+	return m
+}
+
+// claim fills the claim's slot and checks.
+func (l *Log) claim(ctx context.Context, m *format.Manifest) error {
+	p, err := format.EncodeManifest(m)
+	if err != nil {
+		return err
+	}
+	sent := false
+	if _, err = l.fill(ctx, m, p, &sent); errors.Is(err, errTaken) {
+		return errAgain
+	} else if err != nil {
+		return err
+	}
+	if l.hooks.without&ruleCheckClaim != 0 {
+		return nil
+	}
+	err = l.check(ctx, m.ID, nil)
+	if !errors.Is(err, errPending) {
+		return err
+	}
+	// Only directories above, no entry: a dead coordinator left them, or a live
+	// one has pending checkpoints. Whoever starts anew is as good as another
+	// coordinator, and its claim stands above them sooner or later.
+	if v, scanErr := l.scan(ctx); scanErr == nil && v.top() == int64(m.ID) {
+		return errAgain
+	}
+	return err
+}
+
+func mendStart(err error) string {
+	switch {
+	case errors.Is(err, inflight.ErrDamaged):
+		return "repair it, or go back with allow-older"
+	case errors.Is(err, inflight.ErrRetired):
+		return "ask for one that is kept"
+	}
+	return ""
+}
