@@ -49,6 +49,7 @@ var rules = []rule{
 	{pkg: "dataflow", ours: []string{"inflight"}},
 	{pkg: "internal/attach", ours: append([]string{"dataflow", "sharing", "writer", "reader", "restore", "catalog"}, below...)},
 	{pkg: "internal/lint"},
+	{pkg: "internal/statetest", ours: below, program: true},
 	{pkg: "internal/flinktest", program: true},
 	{pkg: "enginetest", ours: public, program: true},
 	{pkg: "cmd/ckpt-inspect", ours: public, program: true},

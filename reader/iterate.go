@@ -1,0 +1,418 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"sync"
+
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// Buffer is one captured buffer. It is valid until the next step of the
+// iteration.
+type Buffer struct {
+	Task    inflight.Task
+	Address inflight.Address
+	Pos     inflight.Pos
+	Gap     bool   // bytes are missing between the previous buffer of the address and this one
+	File    string // where it lies, relative to the job
+	Offset  int64  // in File: of its first byte, or of its block if that is compressed
+	Bytes   []byte // not to be changed
+
+	mem *memory
+}
+
+// held is a Buffer that somebody owns.
+type held struct {
+	bytes []byte
+	mem   *memory
+}
+
+var heldPool = sync.Pool{New: func() any { return new(held) }}
+
+// Retain returns the bytes of b as a buffer that the caller owns and releases.
+// They are not copied: what was read with them, up to a MiB or so, stays in
+// memory until then. Who keeps buffers for long copies them.
+func (b *Buffer) Retain() inflight.Buffer {
+	h := heldPool.Get().(*held)
+	b.mem.retain()
+	h.bytes, h.mem = b.Bytes, b.mem
+	return h
+}
+
+// Bytes implements inflight.Buffer.
+func (h *held) Bytes() []byte { return h.bytes }
+
+// Release implements inflight.Buffer.
+func (h *held) Release() {
+	m := h.mem
+	h.bytes, h.mem = nil, nil
+	heldPool.Put(h)
+	m.release()
+}
+
+// Buffers returns the buffers of the given sides, one side after the other; all
+// sides together without any. Those of one address come in order; addresses are
+// mixed as they are in the files. An error ends the iteration. Breaking off
+// releases everything.
+//
+// What several subtasks share is read once if Buffers is called on all of them
+// before the first one is iterated.
+func (s *Subtask) Buffers(ctx context.Context, sides ...inflight.Side) iter.Seq2[*Buffer, error] {
+	first := s.cursor(sides, nil)
+	return func(yield func(*Buffer, error) bool) {
+		c := first
+		if !s.begin(c) { // iterated before: once more
+			c = s.cursor(sides, nil)
+			if !s.begin(c) {
+				yield(nil, fail("read", s.Task.String(), inflight.ErrClosed))
+				return
+			}
+		}
+		c.run(ctx, yield)
+	}
+}
+
+// cursor is one iteration.
+type cursor struct {
+	s      *Subtask
+	plan   []int // indices of extents, in the order in which they are read
+	visits []visit
+	// skip is told what could not be read; the iteration then goes on without
+	// it. With nil it ends there.
+	skip func(block *block, extents []int, err error)
+
+	next    int // visit
+	ahead   int // visits up to here are being read
+	entries []progress
+	buf     Buffer
+}
+
+// progress is how far one address has got.
+type progress struct {
+	left   int // extents
+	digest format.Digest
+	broken bool
+	joined *joined
+}
+
+// joined is a buffer that continues over several blocks.
+type joined struct {
+	mem    *memory
+	n      int
+	pos    inflight.Pos
+	gap    bool
+	file   string
+	offset int64
+}
+
+// cursor plans an iteration, and registers what it will want.
+func (s *Subtask) cursor(sides []inflight.Side, skip func(*block, []int, error)) *cursor {
+	c := &cursor{s: s, skip: skip, entries: make([]progress, len(s.entries))}
+	for i := range s.extents {
+		side := s.entries[s.extents[i].entry].Address.Side
+		if len(sides) == 0 || slices.Contains(sides, side) {
+			c.plan = append(c.plan, i)
+			c.entries[s.extents[i].entry].left++
+		}
+	}
+	rank := func(i int) int { return slices.Index(sides, s.entries[s.extents[i].entry].Address.Side) }
+	slices.SortStableFunc(c.plan, func(i, j int) int {
+		if len(sides) > 1 {
+			if d := rank(i) - rank(j); d != 0 {
+				return d
+			}
+		}
+		return compareExtents(&s.extents[i], &s.extents[j])
+	})
+	for k, i := range c.plan {
+		b := s.extents[i].block
+		if n := len(c.visits); n > 0 && c.visits[n-1].block == b && (len(sides) < 2 || rank(i) == rank(c.plan[k-1])) && s.extents[i].phase == s.extents[c.plan[k-1]].phase {
+			c.visits[n-1].to = k + 1
+		} else {
+			c.visits = append(c.visits, visit{block: b, from: k, to: k + 1})
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.open[c] = struct{}{}
+		s.r.want(c.visits)
+	}
+	return c
+}
+
+// begin takes c over from the subtask: from here on the iteration itself gives
+// back what it wants.
+func (s *Subtask) begin(c *cursor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.open[c]
+	delete(s.open, c)
+	return ok
+}
+
+// run makes the iteration.
+func (c *cursor) run(ctx context.Context, yield func(*Buffer, error) bool) {
+	r := c.s.r
+	var wg sync.WaitGroup
+	actx := ctx
+	if r.o.ReadAhead > 0 {
+		var cancel context.CancelFunc
+		actx, cancel = context.WithCancel(ctx)
+		defer wg.Wait()
+		defer cancel()
+	}
+	defer func() {
+		r.forget(c.visits[c.next:])
+		for i := range c.entries {
+			c.entries[i].drop()
+		}
+	}()
+	c.buf.Task = c.s.Task
+	for c.next < len(c.visits) {
+		v := c.visits[c.next]
+		if err := ctx.Err(); err != nil {
+			yield(nil, fail("read", c.s.Task.String(), err))
+			return
+		}
+		d, err := r.pin(ctx, c.visits[c.next:])
+		if err != nil {
+			if !c.failed(ctx, v, err) {
+				yield(nil, err)
+				return
+			}
+			r.forget(c.visits[c.next : c.next+1])
+			c.next++
+			continue
+		}
+		if r.o.ReadAhead > 0 {
+			c.readAhead(actx, &wg)
+		}
+		c.next++
+		ok := c.visit(d, v, yield)
+		r.finish(v.block)
+		if !ok {
+			return
+		}
+	}
+}
+
+// failed reports whether the iteration can go on without the visit.
+func (c *cursor) failed(ctx context.Context, v visit, err error) bool {
+	if c.skip == nil || ctx.Err() != nil || errors.Is(err, inflight.ErrClosed) {
+		return false
+	}
+	for _, i := range c.plan[v.from:v.to] {
+		p := &c.entries[c.s.extents[i].entry]
+		p.broken = true
+		p.drop()
+	}
+	c.skip(v.block, c.plan[v.from:v.to], err)
+	return true
+}
+
+func (p *progress) drop() {
+	if p.joined != nil {
+		p.joined.mem.release()
+		p.joined = nil
+	}
+}
+
+// readAhead starts reads for the visits to come.
+func (c *cursor) readAhead(ctx context.Context, wg *sync.WaitGroup) {
+	r, bytes := c.s.r, int64(0)
+	for i := c.next + 1; i < len(c.visits) && bytes < r.o.ReadAhead; i++ {
+		v := c.visits[i]
+		bytes += int64(v.block.ref.Stored)
+		if i < c.ahead {
+			continue
+		}
+		sp, full := r.spanAhead(c.visits[i:])
+		if full {
+			return
+		}
+		c.ahead = i + 1
+		if sp != nil {
+			wg.Go(func() { r.read(ctx, sp) })
+		}
+	}
+}
+
+// spanAhead returns a span for a read ahead of next[0], or nil if there is
+// nothing to do. full: there is no memory for it now.
+func (r *Reader) spanAhead(next []visit) (sp *span, full bool) {
+	b := next[0].block
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case b.span != nil || b.f.size == 0 || b.end() > b.f.size:
+		return nil, false
+	case !r.pool.room(int64(r.o.ReadSize)):
+		return nil, true
+	case !r.newSpan(next):
+		return nil, false
+	}
+	return b.span, false
+}
+
+// visit yields what v wants of the block d. It reports whether to go on.
+func (c *cursor) visit(d *decoded, v visit, yield func(*Buffer, error) bool) bool {
+	base := int64(format.BlockHeaderSize) // of an offset in the data, in the file
+	if d.Header.Codec != format.CodecNone {
+		base = 0
+	}
+	c.buf.File, c.buf.mem = v.block.f.ref.Name, d.mem
+	for k := v.from; k < v.to; k++ {
+		x := &c.s.extents[c.plan[k]]
+		p := &c.entries[x.entry]
+		if p.broken {
+			continue
+		}
+		run, piece, err := d.locate(c.s.Task, c.s.entries[x.entry].Address, &x.Extent)
+		if err == nil {
+			err = c.digest(c.plan[k], d.Data[x.Offset:x.Offset+x.Length])
+		}
+		if err != nil {
+			err = fail("read", v.block.f.ref.Name, err)
+			if c.skip == nil {
+				yield(nil, err)
+				return false
+			}
+			p.broken = true
+			c.skip(v.block, c.plan[k:k+1], err)
+			continue
+		}
+		c.buf.Address = c.s.entries[x.entry].Address
+		if !c.pieces(d, x, run, piece, v.block.ref.Offset, base, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// digest adds the bytes of an extent to the digest of its address, and compares
+// that when they are the last ones.
+func (c *cursor) digest(index int, data []byte) error {
+	s := c.s
+	x := &s.extents[index]
+	p := &c.entries[x.entry]
+	p.digest = p.digest.Add(data)
+	p.left--
+	if e := &s.entries[x.entry]; p.left == 0 && p.digest != e.Digest && !s.partial {
+		return corrupt(format.CodeDigest, x.block.ref.Offset, "the bytes of %s have the digest %016x, the index says %016x", e.Address, uint64(p.digest), uint64(e.Digest))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.digests[index], s.known[index] = p.digest, true
+	return nil
+}
+
+// pieces yields the buffers of extent x, which begins with a piece of run.
+func (c *cursor) pieces(d *decoded, x *extent, run *format.Run, piece int, block, base int64, yield func(*Buffer, error) bool) bool {
+	p := &c.entries[x.entry]
+	at, pos := int(x.Offset), x.Pos
+	c.buf.Gap = x.Flags&format.RunGap != 0
+	for i := range x.Pieces {
+		n := run.PieceLength(piece + i)
+		c.buf.Bytes, c.buf.Pos, c.buf.Offset = d.Data[at:at+n:at+n], pos, block
+		if base != 0 {
+			c.buf.Offset += base + int64(at)
+		}
+		head := i == 0 && p.joined != nil
+		tail := i == x.Pieces-1 && x.Flags&format.RunTail != 0 && p.left > 0
+		if head || tail {
+			if !c.join(p, head, tail, yield) {
+				return false
+			}
+		} else if !yield(&c.buf, nil) {
+			return false
+		}
+		c.buf.Gap = false
+		begun := 1
+		if i == 0 && x.Flags&format.RunHead != 0 {
+			begun = 0
+		}
+		pos = pos.Advance(uint64(n), begun)
+		at += n
+	}
+	return true
+}
+
+// join adds the piece in buf to the continued buffer of p, and yields that when
+// it is complete.
+func (c *cursor) join(p *progress, head, tail bool, yield func(*Buffer, error) bool) bool {
+	pool := &c.s.r.pool
+	if !head {
+		p.joined = &joined{mem: pool.get(2 * len(c.buf.Bytes)), pos: c.buf.Pos, gap: c.buf.Gap, file: c.buf.File, offset: c.buf.Offset}
+	}
+	j := p.joined
+	if need := j.n + len(c.buf.Bytes); need > len(j.mem.b) {
+		m := pool.get(2 * need)
+		copy(m.b, j.mem.b[:j.n])
+		j.mem.release()
+		j.mem = m
+	}
+	j.n += copy(j.mem.b[j.n:], c.buf.Bytes)
+	if tail {
+		return true
+	}
+	whole := c.buf
+	whole.Bytes, whole.Pos, whole.Gap, whole.File, whole.Offset, whole.mem = j.mem.b[:j.n:j.n], j.pos, j.gap, j.file, j.offset, j.mem
+	ok := yield(&whole, nil)
+	p.drop()
+	return ok
+}
+
+// locate finds the pieces that extent x of address a of task t stands for: they
+// begin with that piece of run. Everything that index and block both say must
+// agree.
+func (d *decoded) locate(t inflight.Task, a inflight.Address, x *format.Extent) (run *format.Run, piece int, err error) {
+	runs := d.table.Runs
+	i, exact := slices.BinarySearchFunc(runs, int(x.Offset), func(r format.Run, off int) int { return r.Offset - off })
+	if !exact {
+		i--
+	}
+	if i < 0 {
+		return nil, 0, d.disagree(t, a, x)
+	}
+	run = &runs[i]
+	pos, at := run.Pos, run.Offset
+	first := 0
+	for ; at < int(x.Offset) && first < run.Pieces; first++ {
+		n := run.PieceLength(first)
+		begun := 1
+		if first == 0 && run.Flags&format.RunHead != 0 {
+			begun = 0
+		}
+		pos, at = pos.Advance(uint64(n), begun), at+n
+	}
+	end, last := at, first
+	if x.Pieces <= run.Pieces-first {
+		for ; last < first+x.Pieces; last++ {
+			end += run.PieceLength(last)
+		}
+	}
+	const ends = format.RunHead | format.RunTail
+	flags := run.Flags & (ends | format.RunKnown)
+	if first > 0 {
+		flags &^= format.RunHead
+	}
+	if last < run.Pieces {
+		flags &^= format.RunTail
+	}
+	whole := first == 0 && last == run.Pieces
+	if at != int(x.Offset) || last != first+x.Pieces || end != at+int(x.Length) || x.Flags&(ends|format.RunKnown) != flags || x.Pos != pos ||
+		run.Address != a || d.table.Members[run.Member] != t ||
+		x.Flags&format.RunReference == 0 && (!whole || (x.Flags^run.Flags)&format.RunGap != 0) {
+		return nil, 0, d.disagree(t, a, x)
+	}
+	return run, first, nil
+}
+
+func (d *decoded) disagree(t inflight.Task, a inflight.Address, x *format.Extent) error {
+	return corrupt(CodeIndex, d.Offset, "the index of %s says that %d bytes of %s lie at %d in this block; the block does not", t, x.Length, a, x.Offset)
+}

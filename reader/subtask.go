@@ -1,0 +1,275 @@
+package reader
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// CodeIndex is the code of an index that is intact and does not fit what it is
+// the index of.
+const CodeIndex = "index"
+
+// Entry is what one address of a subtask had captured.
+type Entry struct {
+	Address inflight.Address
+	Buffers uint64
+	Bytes   uint64
+	Digest  format.Digest
+	Cut     inflight.Cut // valid if HasCut
+	HasCut  bool
+	Start   inflight.Pos // of the first byte; PosUnknown without bytes
+	End     inflight.Pos // behind the last byte; PosUnknown without bytes
+	Gaps    int          // places where bytes are missing between captured ones
+}
+
+// Subtask is the captured state of one subtask, open for reading. Its methods
+// may be called by several goroutines at once.
+type Subtask struct {
+	Task       inflight.Task
+	Checkpoint inflight.CheckpointID
+
+	r       *Reader
+	files   []*file
+	entries []Entry
+	extents []extent // in order of entries; within one, of the stream
+	first   []int    // index of the first extent of each entry, and their number
+	partial bool     // only what lies in one file: totals are not all there
+
+	mu      sync.Mutex
+	digests []format.Digest // of an entry up to and with an extent, once read
+	known   []bool
+	open    map[*cursor]struct{}
+	closed  bool
+}
+
+// extent is a piece of an address's stream, with its place.
+type extent struct {
+	format.Extent
+	block *block
+	entry int
+	phase int // grows where an address goes back in the order of files
+}
+
+// Subtask opens what h names, without a manifest: it reads the sections of h.
+// A subtask without its complete mark is ErrIncomplete, and what belongs to
+// another subtask or checkpoint is ErrMismatch. Close it after use.
+func (r *Reader) Subtask(ctx context.Context, h inflight.Handle) (*Subtask, error) {
+	return r.subtask(ctx, h, r.inJob)
+}
+
+func (r *Reader) subtask(ctx context.Context, h inflight.Handle, at resolver) (*Subtask, error) {
+	s := &Subtask{Task: h.Task, Checkpoint: h.Checkpoint, r: r, open: map[*cursor]struct{}{}}
+	sections := make([]*format.Section, len(h.Segments))
+	for i, seg := range h.Segments {
+		f, err := s.file(at, format.FileRef{Name: seg.File, FileID: seg.FileID})
+		if err == nil {
+			sections[i], err = r.section(ctx, f, seg)
+		}
+		if err == nil {
+			err = checkMark(sections, i, h)
+		}
+		if err != nil {
+			s.Close()
+			return nil, fail("open "+h.Task.String()+" in", seg.File, err)
+		}
+	}
+	err := s.build(at, h.Segments, sections)
+	if err == nil {
+		err = s.checkTotals(h)
+	}
+	if err != nil {
+		s.Close()
+		return nil, fail("open", h.Task.String(), err)
+	}
+	return s, nil
+}
+
+// file returns the file, and remembers that s uses it.
+func (s *Subtask) file(at resolver, ref format.FileRef) (*file, error) {
+	f, err := s.r.file(at, ref)
+	if err == nil {
+		s.files = append(s.files, f)
+	}
+	return f, err
+}
+
+// checkMark checks that section i is what segment i of h should name.
+func checkMark(sections []*format.Section, i int, h inflight.Handle) error {
+	sec, seg, last := sections[i], h.Segments[i], i == len(h.Segments)-1
+	mismatch := func(text string, args ...any) error {
+		return &format.FormatError{Code: format.CodeSection, Offset: seg.Offset, Text: fmt.Sprintf(text, args...), Err: inflight.ErrMismatch}
+	}
+	switch {
+	case sec.Task != h.Task:
+		return mismatch("the section is of subtask %s", sec.Task)
+	case sec.Checkpoint != h.Checkpoint:
+		return mismatch("the section is of checkpoint %d; %d was expected", sec.Checkpoint, h.Checkpoint)
+	case !slices.Equal(sec.Prior, h.Segments[:i]):
+		return mismatch("the section continues %d other ones, the handle lists %d, or others", len(sec.Prior), i)
+	case sec.Status == format.StatusAborted, last && sec.Status != format.StatusComplete, !last && sec.Status != format.StatusContinued:
+		return &format.FormatError{Code: format.CodeIncomplete, Offset: seg.Offset, Text: fmt.Sprintf("the section is marked %s", sec.Status), Err: inflight.ErrIncomplete}
+	}
+	return nil
+}
+
+// build joins the extents of all sections, address by address. The entries are
+// those of the last one, which has the totals.
+func (s *Subtask) build(at resolver, segments []inflight.Segment, sections []*format.Section) error {
+	if len(sections) == 0 {
+		s.first = []int{0}
+		return nil
+	}
+	places, err := s.places(at, sections)
+	if err != nil {
+		return err
+	}
+	last := sections[len(sections)-1].Entries
+	total, listed := 0, make([]int, len(sections))
+	for _, sec := range sections {
+		for i := range sec.Entries {
+			total += len(sec.Entries[i].Extents)
+		}
+	}
+	s.entries, s.first = make([]Entry, len(last)), make([]int, 1, len(last)+1)
+	s.extents = make([]extent, 0, total)
+	for e := range last {
+		for i, sec := range sections {
+			at, ok := listed[i], false
+			if at, ok = slices.BinarySearchFunc(sec.Entries[at:], last[e].Address, func(x format.Entry, a inflight.Address) int { return x.Address.Compare(a) }); !ok {
+				continue
+			}
+			at += listed[i]
+			listed[i] = at + 1
+			for _, x := range sec.Entries[at].Extents {
+				s.extents = append(s.extents, extent{Extent: x, block: places[i][x.Block], entry: e})
+			}
+		}
+		phases(s.extents[s.first[e]:])
+		if s.entries[e], err = entryOf(&last[e], s.extents[s.first[e]:]); err != nil && !s.partial {
+			return fail("open", segments[len(segments)-1].File, err)
+		}
+		s.first = append(s.first, len(s.extents))
+	}
+	if len(s.extents) != total {
+		return fail("open", segments[len(segments)-1].File, corrupt(CodeIndex, segments[len(segments)-1].Offset, "an earlier section lists an address that the last one does not"))
+	}
+	s.digests, s.known = make([]format.Digest, total), make([]bool, total)
+	return nil
+}
+
+// places returns the blocks of each section.
+func (s *Subtask) places(at resolver, sections []*format.Section) ([][]*block, error) {
+	places := make([][]*block, len(sections))
+	for i, sec := range sections {
+		files := []*file{s.files[i]}
+		for _, ref := range sec.Files {
+			f, err := s.file(at, ref)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, f)
+		}
+		for _, ref := range sec.Blocks {
+			places[i] = append(places[i], s.r.blockOf(files[ref.File], ref))
+		}
+	}
+	return places, nil
+}
+
+// phases numbers the extents of one address, so that those of one phase are in
+// the order in which files are read. There are several phases only where a
+// checkpoint refers to older ones.
+func phases(extents []extent) {
+	for i := 1; i < len(extents); i++ {
+		x := &extents[i]
+		if x.phase = extents[i-1].phase; compareExtents(x, &extents[i-1]) < 0 {
+			x.phase++
+		}
+	}
+}
+
+// entryOf checks what can be checked of an entry without reading its data.
+func entryOf(e *format.Entry, extents []extent) (Entry, error) {
+	n := Entry{Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Cut: e.Cut, HasCut: e.HasCut, Start: inflight.PosUnknown, End: inflight.PosUnknown}
+	buffers, bytes, tail := uint64(0), uint64(0), false
+	for i := range extents {
+		x := &extents[i]
+		buffers, bytes = buffers+uint64(x.Buffers()), bytes+uint64(x.Length)
+		if (x.Flags&format.RunHead != 0) != tail {
+			return n, corrupt(CodeIndex, x.block.ref.Offset, "a buffer of %s is cut in two", e.Address)
+		}
+		tail = x.Flags&format.RunTail != 0
+		if x.Flags&format.RunGap != 0 {
+			n.Gaps++
+		} else if i > 0 && n.End.Known() && x.Pos.Known() && x.Pos.Offset != n.End.Offset {
+			return n, corrupt(CodeIndex, x.block.ref.Offset, "%s goes on at %d after %d", e.Address, x.Pos.Offset, n.End.Offset)
+		}
+		if i == 0 {
+			n.Start = x.Pos
+		}
+		n.End = x.Pos.Advance(uint64(x.Length), x.Buffers())
+	}
+	if tail || buffers != e.Buffers || bytes != e.Bytes {
+		return n, corrupt(CodeIndex, -1, "%s has %d buffers and %d bytes, its index lists %d and %d", e.Address, e.Buffers, e.Bytes, buffers, bytes)
+	}
+	return n, nil
+}
+
+// compareExtents orders extents as they are read.
+func compareExtents(a, b *extent) int {
+	return cmp.Or(cmp.Compare(a.phase, b.phase), cmp.Compare(a.block.f.ref.Name, b.block.f.ref.Name),
+		cmp.Compare(a.block.ref.Offset, b.block.ref.Offset), cmp.Compare(a.Offset, b.Offset))
+}
+
+// checkTotals compares the entries with the sums in the handle.
+func (s *Subtask) checkTotals(h inflight.Handle) error {
+	var sum [4]uint64
+	for i := range s.entries {
+		sum[s.entries[i].Address.Side] += s.entries[i].Bytes
+	}
+	if sum[inflight.Input] != h.InputBytes || sum[inflight.Output] != h.OutputBytes || sum[inflight.State] != h.StateBytes {
+		return &format.FormatError{Code: CodeIndex, Offset: -1, Err: inflight.ErrMismatch,
+			Text: fmt.Sprintf("the sections hold %d, %d and %d bytes of input, output and state; the handle says %d, %d and %d",
+				sum[inflight.Input], sum[inflight.Output], sum[inflight.State], h.InputBytes, h.OutputBytes, h.StateBytes)}
+	}
+	return nil
+}
+
+// Entries returns what was captured, in ascending order of addresses.
+func (s *Subtask) Entries() []Entry { return slices.Clone(s.entries) }
+
+// Entry returns what was captured of address a.
+func (s *Subtask) Entry(a inflight.Address) (Entry, bool) {
+	if i, ok := s.find(a); ok {
+		return s.entries[i], true
+	}
+	return Entry{}, false
+}
+
+func (s *Subtask) find(a inflight.Address) (int, bool) {
+	return slices.BinarySearchFunc(s.entries, a, func(e Entry, a inflight.Address) int { return e.Address.Compare(a) })
+}
+
+// Close gives up what s holds. Iterations that run must have ended. It is
+// idempotent.
+func (s *Subtask) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	for c := range s.open {
+		s.r.forget(c.visits)
+	}
+	clear(s.open)
+	for _, f := range s.files {
+		s.r.leave(f)
+	}
+}
