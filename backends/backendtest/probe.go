@@ -200,6 +200,9 @@ func (p *probe) leftovers(prefix string) (found []backends.Leftover) {
 
 // same ends the check unless got equals want.
 func same[T comparable](p *probe, what string, got, want []T) {
+	if len(got)+len(want) > 100 {
+		p.require(slices.Equal(got, want), "%s: got %d, want %d, or they differ", what, len(got), len(want))
+	}
 	p.require(slices.Equal(got, want), "%s: got %v, want %v", what, got, want)
 }
 

@@ -287,5 +287,8 @@ func (b *Backend) SyncNames(ctx context.Context, prefix string) error {
 
 // Space is not known.
 func (b *Backend) Space(ctx context.Context) (backends.Space, error) {
-	return backends.Minimal{}.Space(ctx)
+	if err := b.ready(ctx, "space", ""); err != nil {
+		return backends.Space{}, err
+	}
+	return backends.Space{}, b.fail("space", "", inflight.ErrUnsupported)
 }
