@@ -27,7 +27,8 @@ var listChecks = []check{
 			p.must(err, "list")
 			p.require(info.Size == int64(len(info.Name)-len(p.dir)), "List says that %s has %d bytes", info.Name, info.Size)
 		}
-		for range p.b.List(p.ctx, p.dir) {
+		for _, err := range p.b.List(p.ctx, p.dir) {
+			p.must(err, "list")
 			break // and nothing is left behind
 		}
 	}},
@@ -46,7 +47,8 @@ var listChecks = []check{
 			found = found || name == top
 		}
 		p.require(found, "the root does not list %s", top)
-		for range p.b.Children(p.ctx, p.dir) {
+		for _, err := range p.b.Children(p.ctx, p.dir) {
+			p.must(err, "list children")
 			break
 		}
 	}},
@@ -113,7 +115,7 @@ func checkListRace(p *probe) {
 		listed, children := p.list("job/"), p.children("job")
 		if len(listed) == 0 || len(children) == 0 || !slices.IsSorted(listed) || !slices.IsSorted(children) {
 			close(stop)
-			<-stopped
+			p.must(<-stopped, "create and remove")
 			p.require(false, "List yields %v, Children yields %v", listed, children)
 		}
 	}

@@ -450,8 +450,10 @@ var defects = map[string]map[string]func(m *mutant){
 			return func(yield func(backends.Info, error) bool) {
 				old := before
 				before = nil
-				for info := range m.Backend.List(ctx, prefix) {
-					before = append(before, info)
+				for info, err := range m.Backend.List(ctx, prefix) {
+					if err == nil {
+						before = append(before, info)
+					}
 				}
 				for _, info := range old {
 					if !yield(info, nil) {
@@ -471,10 +473,8 @@ var defects = map[string]map[string]func(m *mutant){
 					}
 				}
 				there := func(name string) bool {
-					for range m.Backend.List(ctx, dir+"/"+name) {
-						return true
-					}
-					return false
+					_, err := m.Backend.Stat(ctx, dir+"/"+name+"/m")
+					return err == nil
 				}
 				for there(found[0]) {
 					runtime.Gosched()
@@ -521,19 +521,11 @@ var defects = map[string]map[string]func(m *mutant){
 	"remove-all": {
 		"all that has the prefix": func(m *mutant) {
 			m.removeAll = func(ctx context.Context, prefix string) error {
-				for info := range m.Backend.List(ctx, strings.TrimRight(prefix, "/")) {
-					_ = m.Backend.Remove(ctx, info.Name)
-				}
-				return m.Backend.RemoveAll(ctx, prefix)
+				return errors.Join(m.removeListed(ctx, strings.TrimRight(prefix, "/")), m.Backend.RemoveAll(ctx, prefix))
 			}
 		},
 		"without leftovers": func(m *mutant) {
-			m.removeAll = func(ctx context.Context, prefix string) error {
-				for info := range m.Backend.List(ctx, backends.Below(prefix)) {
-					_ = m.Backend.Remove(ctx, info.Name)
-				}
-				return nil
-			}
+			m.removeAll = func(ctx context.Context, prefix string) error { return m.removeListed(ctx, backends.Below(prefix)) }
 		},
 	},
 	"leftovers": {
@@ -545,8 +537,8 @@ var defects = map[string]map[string]func(m *mutant){
 							return
 						}
 					}
-					for l := range m.Backend.Leftovers(ctx, prefix) {
-						if !yield(backends.Info{Name: l.Name}, nil) {
+					for l, err := range m.Backend.Leftovers(ctx, prefix) {
+						if !yield(backends.Info{Name: l.Name}, err) {
 							return
 						}
 					}
@@ -599,8 +591,8 @@ var defects = map[string]map[string]func(m *mutant){
 	}},
 	"sync-names": {"a missing folder is an error": func(m *mutant) {
 		m.syncNames = func(ctx context.Context, prefix string) error {
-			for range m.Backend.List(ctx, prefix) {
-				return nil
+			for _, err := range m.Backend.List(ctx, prefix) {
+				return err
 			}
 			return &inflight.Error{Op: "sync", Err: inflight.ErrNotExist}
 		}
@@ -633,6 +625,15 @@ func lookThenCreate(m *mutant, look bool) func(context.Context, string, backends
 			return o.Finish(ctx)
 		}}, err
 	}
+}
+
+func (m *mutant) removeListed(ctx context.Context, prefix string) error {
+	for info, err := range m.Backend.List(ctx, prefix) {
+		if err = errors.Join(err, m.Backend.Remove(ctx, info.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *mutant) sorted(compare func(a, b backends.Info) int) func(context.Context, string) iter.Seq2[backends.Info, error] {
@@ -713,7 +714,8 @@ func TestNothingIsLeft(t *testing.T) {
 			require.NoError(t, err)
 			require.Fail(t, "left", "%s leaves %s", c.Name, info.Name)
 		}
-		for name := range left.Children(t.Context(), "") {
+		for name, err := range left.Children(t.Context(), "") {
+			require.NoError(t, err)
 			require.Fail(t, "left", "%s leaves the folder %s", c.Name, name)
 		}
 	}

@@ -47,7 +47,7 @@ var removeChecks = []check{
 		for _, name := range []string{"d/one", "d/x", "e/" + strings.Repeat("y", 255)} {
 			o := p.create(name, backends.CreateOptions{})
 			p.write(o, random(13, 100_000))
-			defer o.Abort(p.ctx)
+			defer func() { p.must(o.Abort(p.ctx), "abort what was removed") }()
 		}
 		same(p, "List", p.list(""), []string{"d/x"})
 		same(p, "Children", p.children("d"), []string{"x"})

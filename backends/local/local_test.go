@@ -421,7 +421,7 @@ func TestLargeFolder(t *testing.T) {
 		if err != nil {
 			root = t.TempDir()
 		}
-		defer os.RemoveAll(root)
+		t.Cleanup(func() { _ = os.RemoveAll(root) })
 		b := open(t, root)
 		var want []string
 		for i := range n {
