@@ -571,6 +571,7 @@ var defects = map[string]map[string]func(m *mutant){
 		},
 		"too late": func(m *mutant) {
 			m.syncNames = func(ctx context.Context, prefix string) error {
+				//lint:sleep this is the defect; synctest's clock passes it at once
 				time.Sleep(3100 * time.Millisecond)
 				return m.Backend.SyncNames(ctx, prefix)
 			}

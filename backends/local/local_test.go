@@ -153,19 +153,19 @@ func syncs(t *testing.T, b *Backend, dir string) func() []string {
 
 func TestWhatIsSynced(t *testing.T) {
 	dir, ctx := t.TempDir(), t.Context()
-	b := open(t, filepath.Join(dir, "above/root"))
+	b := open(t, filepath.Join(dir, "above/store"))
 	synced := syncs(t, b, dir)
 
 	put(t, b, "job/chk-1/data", "x")
-	require.Equal(t, []string{"above", ".", "above/root/job/chk-1/TEMP"}, synced(), "a new root's name, then the file")
+	require.Equal(t, []string{"above", ".", "above/store/job/chk-1/TEMP"}, synced(), "a new root's name, then the file")
 	require.NoError(t, tryPut(ctx, b, "job/chk-1/m", "x", true))
-	require.Equal(t, []string{"above/root/job/chk-1/TEMP", "above/root/job/chk-1", "above/root/job", "above/root"}, synced(), "exclusive: the names too")
+	require.Equal(t, []string{"above/store/job/chk-1/TEMP", "above/store/job/chk-1", "above/store/job", "above/store"}, synced(), "exclusive: the names too")
 	require.ErrorIs(t, tryPut(ctx, b, "job/chk-1/m", "y", true), inflight.ErrExist)
-	require.Equal(t, []string{"above/root/job/chk-1/TEMP"}, synced())
+	require.Equal(t, []string{"above/store/job/chk-1/TEMP"}, synced())
 	require.NoError(t, b.SyncNames(ctx, "job/chk-1/"))
-	require.Equal(t, []string{"above/root/job/chk-1", "above/root/job", "above/root"}, synced())
+	require.Equal(t, []string{"above/store/job/chk-1", "above/store/job", "above/store"}, synced())
 	require.NoError(t, b.SyncNames(ctx, "job/chk-2"))
-	require.Equal(t, []string{"above/root/job", "above/root"}, synced(), "a missing folder's parents")
+	require.Equal(t, []string{"above/store/job", "above/store"}, synced(), "a missing folder's parents")
 }
 
 func TestFailedSyncIsFinal(t *testing.T) {
