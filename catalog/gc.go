@@ -198,9 +198,6 @@ func (l *Log) carryOut(ctx context.Context, p *Plan) error {
 			data = append(data, i.Name)
 		}
 	}
-	if l.hooks.without&ruleNamesFirst != 0 {
-		entries, data = data, entries
-	}
 	if err := l.remove(ctx, entries); err != nil {
 		return err
 	}

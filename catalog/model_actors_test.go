@@ -24,13 +24,18 @@ func lineage(m *format.Manifest) string {
 // continues reports whether lineage a is b or goes on from it.
 func continues(a, b string) bool { return a == b || strings.HasPrefix(a, b+"/") || b == "" }
 
+// holds reports whether a checkpoint is part of a lineage.
+func holds(lineage, name string) bool {
+	return strings.HasSuffix(lineage, name) || strings.Contains(lineage, name+"/")
+}
+
 func (e *explorer) log(g *gate, name string) *Log {
 	l, err := Open(g, "job", Options{Retained: e.cfg.retained, MaxConcurrent: e.cfg.concurrent})
 	if err != nil {
 		panic(err)
 	}
 	starts := 0
-	l.hooks = hooks{without: e.cfg.without,
+	l.hooks = hooks{without: e.cfg.without, decode: e.decode,
 		attempt: func() string { starts++; return fmt.Sprintf("%s%d", name, starts) },
 		pause: func(context.Context, int) error {
 			// The end of a context: the caller gives up after an unknown answer.
@@ -41,6 +46,9 @@ func (e *explorer) log(g *gate, name string) *Log {
 		}}
 	return l
 }
+
+// decode decodes what was decoded before only once.
+func (e *explorer) decode(p []byte) (*format.Manifest, error) { return e.entries[e.content(p)].m, nil }
 
 // coordinator starts, takes some checkpoints, and ends.
 func (e *explorer) coordinator(i int) *actor {
@@ -138,26 +146,24 @@ func (d *driver) copy(g *gate) *driver {
 
 // checkpoint takes one checkpoint, or two that overlap, and retires.
 func (d *driver) checkpoint() (goOn bool) {
-	p, line := d.begin()
-	var q *Pending
-	var lineQ string
+	pending := []*Pending{d.begin()}
 	if d.e.cfg.concurrent > 1 && d.left > 1 {
-		q, lineQ = d.begin()
+		pending = append(pending, d.begin())
 		d.left--
-		if d.g.choose(2) == 1 { // the later one is complete first, or alone
-			p, q, line, lineQ = q, p, lineQ, line
+		if d.g.choose(2) == 1 {
+			slices.Reverse(pending) // the later one is complete first
 		}
 	}
-	committed, err := d.finish(p, line)
-	if err == nil && q != nil {
-		var again bool
-		if again, err = d.finish(q, lineQ); errors.Is(err, inflight.ErrSubsumed) {
-			err = nil
+	committed := false
+	for _, p := range pending {
+		ok, err := d.finish(p)
+		if errors.Is(err, inflight.ErrSubsumed) {
+			continue
 		}
-		committed = committed || again
-	}
-	if !d.must(err) {
-		return false
+		if !d.must(err) {
+			return false
+		}
+		committed = committed || ok
 	}
 	if committed && (!d.e.cfg.fine || d.g.choose(2) == 0) {
 		return d.must(d.c.Retire(context.Background()))
@@ -165,28 +171,36 @@ func (d *driver) checkpoint() (goOn bool) {
 	return true
 }
 
-// begin begins a checkpoint and writes its file. What it goes back on is what
-// is committed now.
-func (d *driver) begin() (*Pending, string) {
+// begin begins a checkpoint and writes its file.
+func (d *driver) begin() *Pending {
 	p, err := d.c.Begin()
 	if err != nil {
 		panic(err)
 	}
-	line := fmt.Sprintf("%s/%s.%d", d.line, p.Attempt(), p.ID())
-	d.g.step(op{kind: opBegin, name: fmt.Sprintf("job/%s", format.StateFileName(p.ID(), "g", p.Attempt())), note: line, epoch: d.c.Epoch()})
-	return p, line
+	d.g.step(op{kind: opBegin, name: "job/" + format.StateFileName(p.ID(), "g", p.Attempt()), note: name(p), epoch: d.c.Epoch()})
+	return p
 }
 
+func name(p *Pending) string { return fmt.Sprintf("/%s.%d", p.Attempt(), p.ID()) }
+
+const (
+	replayDone = iota
+	replayGoesOn
+	replayEnds
+)
+
 // finish commits or gives up, and notifies.
-func (d *driver) finish(p *Pending, line string) (committed bool, err error) {
+func (d *driver) finish(p *Pending) (committed bool, err error) {
+	line := d.line + name(p)
 	var older []format.FileInfo
 	if d.c.replaying {
-		// A checkpoint during recovery refers to its base; the last one ends it.
-		if d.g.choose(2) == 1 {
-			for _, f := range d.c.base.Manifest.Files {
-				older = append(older, f)
-			}
-		} else {
+		// A checkpoint during recovery refers to its base. The recovery may be
+		// over before its commit, so that the base's name goes and its data stays.
+		now := d.g.choose(3)
+		if now != replayDone {
+			older = slices.Clone(d.c.base.Manifest.Files)
+		}
+		if now != replayGoesOn {
 			d.c.ReplayDone()
 			d.g.live = nil
 		}
@@ -226,37 +240,36 @@ func (e *explorer) collector(i int) *actor {
 // its checkpoint, a notification commits it, a restore commits what its base
 // holds and rolls back others of smaller epochs.
 func (e *explorer) sinks(s *mstate, o op) error {
-	line := e.lines.id(o.note)
+	held := func(t txn) bool { return holds(o.note, e.lines.names[t.name]) }
 	switch o.kind {
 	case opBegin:
 		s.addFile(e.files.id(o.name))
-		s.open = append(s.open, txn{line, o.epoch})
-		slices.SortFunc(s.open, func(a, b txn) int { return int(a.line) - int(b.line) })
+		s.open = append(s.open, txn{e.lines.id(o.note), o.epoch})
+		slices.SortFunc(s.open, func(a, b txn) int { return int(a.name) - int(b.name) })
 		return nil
 	case opRestore:
-		s.open = slices.DeleteFunc(s.open, func(t txn) bool {
-			if continues(o.note, e.lines.names[t.line]) || t.epoch >= o.epoch && !e.cfg.rollbackAll {
-				return continues(o.note, e.lines.names[t.line])
+		for _, t := range s.open {
+			if !held(t) && (t.epoch < o.epoch || e.cfg.rollbackAll) {
+				s.rolled = append(s.rolled, t.name)
 			}
-			s.rolled = append(s.rolled, t.line)
-			return true
-		})
+		}
 		slices.Sort(s.rolled)
+		s.open = slices.DeleteFunc(s.open, func(t txn) bool { return held(t) || slices.Contains(s.rolled, t.name) })
 	case opNotify:
-		last := e.lines.names[max(s.notified, 0)]
-		if s.notified == 0 {
-			last = ""
+		last := ""
+		if s.notified != 0 {
+			last = e.lines.names[s.notified]
 		}
 		if !continues(o.note, last) && !continues(last, o.note) && !e.cfg.older {
 			return fmt.Errorf("I2: %q is notified after %q: a fork", o.note, last)
 		}
 		if continues(o.note, last) {
-			s.notified = line
+			s.notified = e.lines.id(o.note)
 		}
-		s.open = slices.DeleteFunc(s.open, func(t txn) bool { return continues(o.note, e.lines.names[t.line]) })
+		s.open = slices.DeleteFunc(s.open, held)
 	}
 	for _, r := range s.rolled {
-		if continues(o.note, e.lines.names[r]) && !e.cfg.older {
+		if holds(o.note, e.lines.names[r]) && !e.cfg.older {
 			return fmt.Errorf("I7: %s of %q, of which a restore rolled back %q", o, o.note, e.lines.names[r])
 		}
 	}

@@ -91,9 +91,10 @@ type explorer struct {
 	contents table // entries, by their bytes
 	entries  []*entryInfo
 	files    table // names of files
-	lines    table // lineages
+	lines    table // lineages, and their parts
 	visited  map[uint64]struct{}
 	stores   map[string]error // verdicts about stores, by their key
+	listings map[string]*listing
 	seed     maphash.Seed
 	trace    []string
 	steps    int
@@ -150,10 +151,10 @@ type mstate struct {
 	files    []uint16 // ascending
 	flight   []flight
 	faults   int
-	at       []int32 // node by actor
-	notified uint16  // the longest lineage notified
-	open     []txn   // transactions that are neither committed nor rolled back
-	rolled   []uint16
+	at       []int32  // node by actor
+	notified uint16   // the longest lineage notified
+	open     []txn    // transactions that are neither committed nor rolled back
+	rolled   []uint16 // names of transactions
 }
 
 type flight struct {
@@ -162,7 +163,7 @@ type flight struct {
 }
 
 type txn struct {
-	line  uint16
+	name  uint16 // the last part of its checkpoint's lineage
 	epoch inflight.Epoch
 }
 
@@ -194,7 +195,7 @@ func (s *mstate) key(b []byte) []byte {
 	}
 	b = binary.LittleEndian.AppendUint16(b, s.notified)
 	for _, t := range s.open {
-		b = binary.LittleEndian.AppendUint16(append(b, byte(t.epoch)), t.line)
+		b = binary.LittleEndian.AppendUint16(append(b, byte(t.epoch)), t.name)
 	}
 	b = append(b, 0xff, 0xff)
 	for _, l := range s.rolled {
@@ -204,7 +205,7 @@ func (s *mstate) key(b []byte) []byte {
 }
 
 func newExplorer(cfg modelConfig) *explorer {
-	e := &explorer{cfg: cfg, visited: map[uint64]struct{}{}, stores: map[string]error{}, seed: maphash.MakeSeed(), entries: []*entryInfo{nil}}
+	e := &explorer{cfg: cfg, visited: map[uint64]struct{}{}, stores: map[string]error{}, listings: map[string]*listing{}, seed: maphash.MakeSeed(), entries: []*entryInfo{nil}}
 	for i := range cfg.coordinators {
 		e.actors = append(e.actors, e.coordinator(i))
 	}
@@ -241,8 +242,7 @@ func (e *explorer) explore(s *mstate) {
 		return
 	}
 	for i := range s.at {
-		// Coordinators are alike but for their names: the first one starts first.
-		if i > 0 && i < len(e.cfg.coordinators) && e.node(s, i) == e.actors[i].root && e.node(s, i-1) == e.actors[i-1].root {
+		if e.alike(i) && e.node(s, i) == e.actors[i].root && e.node(s, i-1) == e.actors[i-1].root {
 			continue
 		}
 		e.step(s, i)
@@ -253,6 +253,13 @@ func (e *explorer) explore(s *mstate) {
 		t.fill(f.slot, f.content)
 		e.down(fmt.Sprintf("a create of slot %d arrives late", f.slot), t)
 	}
+}
+
+// alike tells coordinators that differ from the one before in nothing but their
+// names: of those, the first one starts first.
+func (e *explorer) alike(i int) bool {
+	k := e.cfg.coordinators
+	return i > 0 && i < len(k) && k[i] == k[i-1] && !e.cfg.older
 }
 
 func (e *explorer) node(s *mstate, actor int) *node { return e.nodes[s.at[actor]] }
@@ -350,29 +357,87 @@ func (e *explorer) outcomes(s *mstate, n *node) []outcome {
 func (e *explorer) look(s *mstate, o op) (r result) {
 	switch o.kind {
 	case opList:
-		for _, name := range e.objects(s) {
-			if strings.HasPrefix(name, o.name) {
-				r.infos = append(r.infos, backends.Info{Name: name, Size: 1})
-			}
-		}
+		return e.listing(s).under(o.name)
 	case opChildren:
-		r.names = e.children(s)
+		return e.listing(s).children
 	case opNext:
-		names := e.children(s)
-		if e.cfg.scan == scanDescending {
-			slices.Reverse(names)
-		}
-		for _, n := range names {
-			if o.note == "" || (e.cfg.scan == scanAscending) == (n > o.note) && n != o.note {
-				r.names = []string{n}
-				break
-			}
-		}
+		return e.next(s, o.note)
 	case opRead:
 		r.err = fs.ErrNotExist
 		if id := slotIn(o.name); path.Base(o.name) == format.ManifestName && id < len(s.slots) && s.slots[id] != 0 {
 			r.data, r.err = e.entries[s.slots[id]].bytes, nil
 		}
+	}
+	return r
+}
+
+// listing is what listings of one store answer.
+type listing struct {
+	children result
+	all      []string
+	lists    map[string]result
+}
+
+func (e *explorer) listing(s *mstate) *listing {
+	e.buf = s.storeKey(e.buf[:0])
+	if l := e.listings[string(e.buf)]; l != nil {
+		return l
+	}
+	l := &listing{lists: map[string]result{}}
+	for id, c := range s.slots {
+		if c != 0 {
+			l.all = append(l.all, entryName(id))
+		}
+	}
+	for _, f := range s.files {
+		l.all = append(l.all, e.files.names[f])
+	}
+	slices.Sort(l.all)
+	set := map[string]bool{}
+	for _, n := range l.all {
+		set[path.Base(path.Dir(n))] = true
+	}
+	l.children.names = slices.Sorted(maps.Keys(set))
+	l.children.key = resultKey(l.children)
+	e.listings[string(e.buf)] = l
+	return l
+}
+
+func (l *listing) under(prefix string) result {
+	r, ok := l.lists[prefix]
+	if !ok {
+		for _, name := range l.all {
+			if strings.HasPrefix(name, prefix) {
+				r.infos = append(r.infos, backends.Info{Name: name, Size: 1})
+			}
+		}
+		r.key = resultKey(r)
+		l.lists[prefix] = r
+	}
+	return r
+}
+
+// next is one step of a scan: the first name beyond the last one, or, descending,
+// the place below it, with n = 1 where nothing is there.
+func (e *explorer) next(s *mstate, last string) (r result) {
+	names := e.listing(s).children.names
+	if e.cfg.scan == scanAscending {
+		if i := slices.IndexFunc(names, func(n string) bool { return n > last }); i >= 0 {
+			r.names = names[i : i+1]
+		}
+		return r
+	}
+	place := inflight.CheckpointID(len(s.slots)) // nothing has ever been above
+	if id, ok := format.ParseCheckpointDir(last); ok {
+		if id == 0 {
+			return r
+		}
+		place = id - 1
+	}
+	name := format.CheckpointDir(place)
+	r.names = []string{name}
+	if !slices.Contains(names, name) {
+		r.n = 1
 	}
 	return r
 }
@@ -442,27 +507,6 @@ func (e *explorer) content(p []byte) uint16 {
 	return n
 }
 
-func (e *explorer) objects(s *mstate) (names []string) {
-	for id, c := range s.slots {
-		if c != 0 {
-			names = append(names, entryName(id))
-		}
-	}
-	for _, f := range s.files {
-		names = append(names, e.files.names[f])
-	}
-	slices.Sort(names)
-	return names
-}
-
-func (e *explorer) children(s *mstate) (names []string) {
-	set := map[string]bool{}
-	for _, n := range e.objects(s) {
-		set[path.Base(path.Dir(n))] = true
-	}
-	return slices.Sorted(maps.Keys(set))
-}
-
 func entryName(id int) string {
 	return "job/" + format.CheckpointDir(inflight.CheckpointID(id)) + "/" + format.ManifestName
 }
@@ -474,7 +518,10 @@ func slotIn(name string) int {
 
 // child returns the node after an answer, running the actor if it is new.
 func (e *explorer) child(n *node, r result) *node {
-	k := resultKey(r)
+	k := r.key
+	if k == "" {
+		k = resultKey(r)
+	}
 	if kid := n.kids[k]; kid != nil {
 		return kid
 	}

@@ -64,9 +64,6 @@ func (l *Log) startOnce(ctx context.Context, o StartOptions) (*Coordinator, erro
 		}
 	}
 	claim := plan.manifest(l.job, l.hooks.attempt())
-	if l.hooks.without&ruleBaseKept != 0 {
-		claim.Keep = nil
-	}
 	if err := l.claim(ctx, claim); err != nil {
 		return nil, err
 	}
