@@ -148,6 +148,7 @@ func TestMissingRoot(t *testing.T) {
 		require.ErrorIs(t, err, inflight.ErrNotExist)
 	}
 	require.Empty(t, list(t, b, "job/"))
+	require.Empty(t, list(t, b, "job"))
 	require.Empty(t, children(t, b, "job"))
 	_, err := b.Open(ctx, "job/x")
 	require.ErrorIs(t, err, inflight.ErrNotExist)

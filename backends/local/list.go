@@ -61,6 +61,9 @@ func (b *Backend) List(ctx context.Context, prefix string) iter.Seq2[backends.In
 			}
 			return false, err
 		})
+		if prefix != "" && errors.Is(err, fs.ErrNotExist) {
+			return // the root is missing, but it was not what was asked for
+		}
 		if err != nil && !stopped {
 			yield(backends.Info{}, err)
 		}
