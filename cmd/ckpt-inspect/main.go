@@ -1,0 +1,68 @@
+// Command ckpt-inspect looks into checkpoints: what was in flight, where it
+// lies, whether it is whole, and what can be deleted. All it knows is in package
+// inspect; here are flags and printing.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	_ "github.com/spillway-io/spillway/backends/all"
+	"github.com/spillway-io/spillway/inspect"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
+	os.Exit(run(ctx, env{
+		stdout: os.Stdout, stderr: os.Stderr, now: time.Now,
+		colour:   term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		progress: term.IsTerminal(int(os.Stderr.Fd())),
+	}, os.Args[1:]))
+}
+
+// env is what a command gets from its surroundings.
+type env struct {
+	stdout, stderr   io.Writer
+	now              func() time.Time
+	colour, progress bool
+}
+
+// usageError says that the command line makes no sense.
+type usageError struct{ error }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run runs one command and returns its exit code.
+func run(ctx context.Context, e env, args []string) int {
+	root := newRoot(&e)
+	root.SetArgs(args)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	switch {
+	case err == nil:
+		return inspect.ExitOK
+	case ctx.Err() != nil:
+		fmt.Fprintln(e.stderr, "ckpt-inspect: interrupted")
+		return inspect.ExitInterrupted
+	case errors.Is(err, inspect.ErrFindings):
+		return inspect.ExitFindings
+	case errors.As(err, new(usageError)):
+		fmt.Fprintf(e.stderr, "ckpt-inspect: %s (see %s --help)\n", oneLine(err), cmd.CommandPath())
+		return inspect.ExitUsage
+	}
+	fmt.Fprintf(e.stderr, "ckpt-inspect: %s\n", oneLine(err))
+	return inspect.ExitCode(err)
+}
+
+// oneLine returns the text of err on one line.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,327 @@
+package inspect
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/reader"
+)
+
+// Filter chooses subtasks and addresses; what is nil or empty chooses all.
+type Filter struct {
+	Vertex                  string
+	Subtask                 *int
+	Side                    string // input, output or state
+	Gate, Channel           *int
+	Partition, Subpartition *int
+}
+
+// sides are the names of sides in the order in which they are dumped.
+var sides = []inflight.Side{inflight.Input, inflight.Output, inflight.State}
+
+// check refuses a filter that nothing can pass.
+func (f *Filter) check() error {
+	if f.Side != "" && !slices.ContainsFunc(sides, func(s inflight.Side) bool { return s.String() == f.Side }) {
+		return fail("dump", "side "+f.Side, inflight.ErrConfig, "use input, output or state")
+	}
+	if (f.Gate != nil || f.Channel != nil) && (f.Partition != nil || f.Subpartition != nil) {
+		return fail("dump", "", fmt.Errorf("%w: gate and channel are of the input side, partition and subpartition of the output side", inflight.ErrConfig), "choose one side")
+	}
+	return nil
+}
+
+func (f *Filter) task(t inflight.Task) bool {
+	return (f.Vertex == "" || f.Vertex == t.Vertex) && (f.Subtask == nil || *f.Subtask == t.Subtask)
+}
+
+func (f *Filter) address(a inflight.Address) bool {
+	is := func(want *int, side inflight.Side, n int) bool { return want == nil || a.Side == side && *want == n }
+	return (f.Side == "" || f.Side == a.Side.String()) &&
+		is(f.Gate, inflight.Input, a.Input.Gate) && is(f.Channel, inflight.Input, a.Input.Channel) &&
+		is(f.Partition, inflight.Output, a.Output.Partition) && is(f.Subpartition, inflight.Output, a.Output.Subpartition)
+}
+
+// DumpOptions are the options of Dump.
+type DumpOptions struct {
+	Filter
+	// Digest computes the SHA-256 of each buffer.
+	Digest bool
+	// Hex adds the bytes of each buffer to its line.
+	Hex bool
+	// Records tells records apart, on all edges, as if they were length-prefixed;
+	// without it those of edges that say so are.
+	Records bool
+}
+
+// Dumped is one buffer. It is valid until the call that got it returns.
+type Dumped struct {
+	BufferLine
+	Bytes []byte
+	// Ended are the records that end in the buffer, where they can be told apart.
+	Ended []Record
+}
+
+// Title says which address the buffer is of, and which file it lies in.
+func (d *Dumped) Title() string {
+	return oneLine(fmt.Sprintf("%s %s in %s", d.task(), d.address(), d.File))
+}
+
+// String says where the buffer stands in the stream, how long it is, and where
+// it lies.
+func (d *Dumped) String() string {
+	pos := inflight.PosUnknown
+	if d.StreamOffset != nil {
+		pos = inflight.Pos{Epoch: *d.Epoch, Offset: *d.StreamOffset, Seq: *d.Seq}
+	}
+	s := fmt.Sprintf("%s: %d bytes at %d", pos, d.Length, d.Offset)
+	if d.Gap {
+		s = "(bytes are missing) " + s
+	}
+	if d.Records != nil {
+		s += ", " + plural(int(*d.Records), "record") + " end" + map[bool]string{true: "s"}[*d.Records == 1]
+	}
+	if d.SHA256 != "" {
+		s += ", sha256 " + d.SHA256
+	}
+	return s
+}
+
+// Dump hands every captured buffer that the filter chooses to yield, subtask by
+// subtask; what yield answers ends the dump. Damage does not: what is intact is
+// dumped, and the findings say what is not.
+func (i *Inspector) Dump(ctx context.Context, t *Target, o DumpOptions, yield func(*Dumped) error) ([]inflight.Finding, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	d := &dumper{o: o, yield: yield, splitters: map[reader.Connection]*recordSplitter{}, loose: map[end]*recordSplitter{}}
+	if t.Kind == TargetFile {
+		return i.dumpFile(ctx, t, d)
+	}
+	c, err := i.open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	i.o.Expect(c.Manifest.FileBytes())
+	d.wiring = wiring{c.Manifest.Topology, o.Records}
+	err = d.checkpoint(ctx, c)
+	findings := append(d.findings, c.reread...)
+	qualify(findings, c.job)
+	return findings, d.reason(err)
+}
+
+// dumper is one dump.
+type dumper struct {
+	o        DumpOptions
+	yield    func(*Dumped) error
+	wiring   wiring
+	findings []inflight.Finding
+	// Records of a connection begin in its input part and go on in the output
+	// part; those of a bare file are told apart address by address.
+	splitters map[reader.Connection]*recordSplitter
+	loose     map[end]*recordSplitter
+	stop      error // of yield
+}
+
+// errStop says that yield ended the dump: what it answered is in dumper.stop.
+var errStop = errors.New("stop")
+
+func (d *dumper) reason(err error) error {
+	if errors.Is(err, errStop) {
+		return d.stop
+	}
+	return err
+}
+
+// checkpoint dumps the subtasks of a checkpoint. To tell records apart the
+// input parts of all connections come first.
+func (d *dumper) checkpoint(ctx context.Context, c *checkpoint) error {
+	phases := [][]inflight.Side{sides}
+	if d.wiring.wanted() {
+		phases = [][]inflight.Side{{inflight.Input}, {inflight.Output}, {inflight.State}}
+	}
+	for _, phase := range phases {
+		for _, h := range c.Manifest.Handles {
+			if !d.needs(h, phase) {
+				continue
+			}
+			if err := d.subtask(ctx, c, &h, phase); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// needs reports whether anything of h has to be read in a phase.
+func (d *dumper) needs(h inflight.Handle, phase []inflight.Side) bool {
+	bytes := map[inflight.Side]uint64{inflight.Input: h.InputBytes, inflight.Output: h.OutputBytes, inflight.State: h.StateBytes}
+	wanted := d.o.task(h.Task) || d.wiring.wanted() && len(phase) == 1 && phase[0] == inflight.Input
+	return wanted && slices.ContainsFunc(phase, func(s inflight.Side) bool { return bytes[s] > 0 })
+}
+
+// subtask dumps a subtask, or what is intact of it.
+func (d *dumper) subtask(ctx context.Context, c *checkpoint, h *inflight.Handle, phase []inflight.Side) error {
+	done := map[inflight.Address]int{}
+	s, err := c.Subtask(ctx, h.Task)
+	if err == nil {
+		err = d.buffers(ctx, s, phase, done, nil)
+		s.Close()
+	}
+	if err == nil || ctx.Err() != nil || !d.damage(err, c.Dir, &h.Task) {
+		return err
+	}
+	files := map[string]bool{}
+	skip := map[inflight.Address]int{}
+	for a, n := range done {
+		skip[a] = n
+	}
+	for _, seg := range h.Segments {
+		if files[seg.File] {
+			continue
+		}
+		files[seg.File] = true
+		name := strings.TrimPrefix(strings.TrimPrefix(c.Manifest.Resolve(c.Dir, seg.File), c.job), "/")
+		f, err := c.r.File(ctx, name)
+		if err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			continue // missing: that is what stopped the subtask
+		}
+		if f.FileID != seg.FileID {
+			continue // swapped with another
+		}
+		if err := d.fileSubtask(ctx, f, h.Task, phase, skip); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// damage reports whether err is damage, which is a finding, and not the end.
+func (d *dumper) damage(err error, object string, t *inflight.Task) bool {
+	if errors.Is(err, errStop) || ExitCode(err) != ExitFindings && !errors.Is(err, inflight.ErrNotExist) {
+		return false
+	}
+	f := findingOf(err, object)
+	f.Task = t
+	if !slices.ContainsFunc(d.findings, func(n inflight.Finding) bool { return n.String() == f.String() }) {
+		d.findings = append(d.findings, f)
+	}
+	return true
+}
+
+// fileSubtask dumps what a file holds of a subtask, but for the first buffers of
+// addresses that were dumped before.
+func (d *dumper) fileSubtask(ctx context.Context, f *reader.File, t inflight.Task, phase []inflight.Side, skip map[inflight.Address]int) error {
+	s, err := f.Subtask(t)
+	if err == nil {
+		err = d.buffers(ctx, s, phase, map[inflight.Address]int{}, skip)
+		s.Close()
+	}
+	if err != nil && ctx.Err() == nil && d.damage(err, f.Name, &t) {
+		return nil
+	}
+	return err
+}
+
+// buffers dumps the buffers of s, counts them in done, and leaves out as many of
+// each address as skip says.
+func (d *dumper) buffers(ctx context.Context, s *reader.Subtask, phase []inflight.Side, done, skip map[inflight.Address]int) error {
+	for b, err := range s.Buffers(ctx, phase...) {
+		if err != nil {
+			return err
+		}
+		if skip[b.Address] > 0 {
+			skip[b.Address]--
+			continue
+		}
+		done[b.Address]++
+		if d.stop = d.buffer(b); d.stop != nil {
+			return errStop
+		}
+	}
+	return nil
+}
+
+func (d *dumper) buffer(b *reader.Buffer) error {
+	out := Dumped{Bytes: b.Bytes}
+	if s := d.splitter(end{b.Task, b.Address}); s != nil {
+		out.Ended = s.add(b.Bytes)
+		out.Records = ptr(uint64(len(out.Ended)), !s.bad)
+	}
+	if !d.o.task(b.Task) || !d.o.address(b.Address) {
+		return nil
+	}
+	known := b.Pos.Known()
+	out.Place = placeOf(&b.Task, &b.Address)
+	out.Epoch, out.StreamOffset, out.Seq = ptr(b.Pos.Epoch, known), ptr(b.Pos.Offset, known), ptr(b.Pos.Seq, known)
+	out.File, out.Offset, out.Length, out.Gap = b.File, b.Offset, len(b.Bytes), b.Gap
+	if d.o.Digest {
+		sum := sha256.Sum256(b.Bytes)
+		out.SHA256 = hex.EncodeToString(sum[:])
+	}
+	if d.o.Hex {
+		out.Hex = hex.EncodeToString(b.Bytes)
+	}
+	return d.yield(&out)
+}
+
+// splitter returns what tells the records of e apart; nil: nothing does.
+func (d *dumper) splitter(e end) *recordSplitter {
+	if e.address.Side == inflight.State {
+		return nil
+	}
+	if d.wiring.topology == nil {
+		if !d.o.Records {
+			return nil
+		}
+		s := d.loose[e]
+		if s == nil {
+			s = new(recordSplitter)
+			d.loose[e] = s
+		}
+		return s
+	}
+	k, ok := d.wiring.countable(e)
+	if !ok {
+		return nil
+	}
+	s := d.splitters[k]
+	if s == nil {
+		s = new(recordSplitter)
+		d.splitters[k] = s
+	}
+	return s
+}
+
+// dumpFile dumps a bare file.
+func (i *Inspector) dumpFile(ctx context.Context, t *Target, d *dumper) ([]inflight.Finding, error) {
+	f, r, err := i.scanFile(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	for _, n := range f.Findings {
+		if n.Severity != inflight.SeverityInfo && n.Code != format.CodeIncomplete {
+			d.findings = append(d.findings, n)
+		}
+	}
+	for _, m := range f.Members {
+		if !d.o.task(m.Task) || m.Section != nil && m.Section.Status == format.StatusAborted {
+			continue // the bytes of an aborted capture are dead
+		}
+		if err := d.fileSubtask(ctx, f, m.Task, sides, nil); err != nil {
+			return d.findings, d.reason(err)
+		}
+	}
+	return d.findings, nil
+}

@@ -1,0 +1,193 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// Listing is what List found.
+type Listing struct {
+	Checkpoints []CheckpointLine
+	// Findings are what is wrong with them.
+	Findings []inflight.Finding
+	title    string
+	jobs     int
+}
+
+// List lists the slots of the jobs that t names.
+func (i *Inspector) List(ctx context.Context, t *Target) (*Listing, error) {
+	l := &Listing{title: t.Name, jobs: len(t.Jobs)}
+	if t.Kind == TargetFile {
+		return nil, fail("list", t.Name, fmt.Errorf("%w: a file has no checkpoints", inflight.ErrConfig), "dump or verify it")
+	}
+	for _, job := range t.Jobs {
+		log, err := t.log(job)
+		if err != nil {
+			return nil, err
+		}
+		slots, err := log.List(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range slots {
+			line := i.slotLine(job, &s)
+			if t.Kind == TargetCheckpoint && line.Dir != t.Dir {
+				continue
+			}
+			l.Checkpoints = append(l.Checkpoints, line)
+			l.Findings = append(l.Findings, s.Findings...)
+		}
+	}
+	return l, nil
+}
+
+// slotLine describes a slot.
+func (i *Inspector) slotLine(job string, s *catalog.Slot) CheckpointLine {
+	l := CheckpointLine{Type: TypeCheckpoint, Job: job, Dir: path.Join(job, format.CheckpointDir(s.ID)), ID: s.ID,
+		State: s.State, Kind: s.Kind, SizeBytes: s.Size, Kept: s.Kept}
+	l.Modified, l.AgeMS = i.stamp(s.Modified)
+	l.describe(s.Manifest)
+	if l.State != catalog.StateCompleted {
+		l.Files = stateFiles(s.Files)
+	}
+	if len(s.Findings) > 0 {
+		l.Text = oneLine(s.Findings[0].Text)
+		if n := len(s.Findings) - 1; n > 0 {
+			l.Text += fmt.Sprintf(" (and %d more)", n)
+		}
+	}
+	if n := len(s.Leftovers); n > 0 && l.Text == "" {
+		l.Text = plural(n, "leftover") + " of unfinished writers"
+	}
+	return l
+}
+
+// describe fills in what the manifest says; it may be nil.
+func (l *CheckpointLine) describe(m *format.Manifest) {
+	if m == nil {
+		return
+	}
+	if l.Job == "" {
+		l.Job = m.Job
+	}
+	l.Epoch, l.Attempt = &m.Epoch, m.Attempt
+	l.Alignment, l.Mode, l.SelfContained, l.Partial = m.Alignment, m.Mode, m.SelfContained, m.Partial
+	l.ChannelStateBytes, l.StateBytes, l.Files = m.PersistedBytes(), m.StateBytes(), len(m.Files)
+	l.Keep, l.PassedOver = m.Keep, m.PassedOver
+	if m.Kind == format.KindClaim {
+		l.Base = m.Base
+	}
+	if m.Cause != nil {
+		l.Reason, l.Text = m.Cause.Reason, oneLine(m.Cause.Text)
+	}
+}
+
+// stateFiles counts channel-state files.
+func stateFiles(files []backends.Info) (n int) {
+	for _, f := range files {
+		if strings.HasSuffix(f.Name, format.StateSuffix) {
+			n++
+		}
+	}
+	return n
+}
+
+// Lines returns a CheckpointLine for each slot.
+func (l *Listing) Lines() (lines []any) {
+	for i := range l.Checkpoints {
+		lines = append(lines, &l.Checkpoints[i])
+	}
+	return lines
+}
+
+// Failed reports whether a slot is damaged or lacks files.
+func (l *Listing) Failed() bool { return failed(l.Findings) }
+
+func failed(findings []inflight.Finding) bool {
+	return slices.ContainsFunc(findings, func(f inflight.Finding) bool { return f.Severity == inflight.SeverityError })
+}
+
+// Tables returns a table for each job.
+func (l *Listing) Tables() (tables []Table) {
+	var t *Table
+	for i := range l.Checkpoints {
+		c := &l.Checkpoints[i]
+		if i == 0 || c.Job != l.Checkpoints[i-1].Job {
+			tables = append(tables, Table{Title: "job " + c.Job, Columns: columns("#ID", "KIND", "STATE", "#AGE", "#SIZE", "#CHANNEL STATE", "#FILES", "ALIGNMENT", "#EPOCH", "KEPT", "NOTE")})
+			t = &tables[len(tables)-1]
+		}
+		t.Rows = append(t.Rows, c.row())
+	}
+	if len(tables) == 0 {
+		tables = []Table{{Title: l.title, Note: "no checkpoints"}}
+	}
+	return tables
+}
+
+// row is the slot in a table.
+func (c *CheckpointLine) row() Row {
+	kept := ""
+	if c.Kept {
+		kept = "kept"
+	}
+	return newRow(c.tone(), c.ID, orDash(c.Kind), orDash(string(c.State)), c.age(), size(c.SizeBytes), sizeOrDash(c.ChannelStateBytes),
+		c.Files, orDash(string(c.Alignment)), dash(c.Epoch), kept, c.note())
+}
+
+func (c *CheckpointLine) tone() Tone {
+	switch c.State {
+	case catalog.StateCompleted:
+		if c.Text != "" {
+			return ToneError
+		}
+		return ToneGood
+	case catalog.StateDamaged:
+		return ToneError
+	case catalog.StatePending, catalog.StateOrphaned:
+		return ToneWarning
+	}
+	return ToneQuiet
+}
+
+func (c *CheckpointLine) age() string {
+	if c.AgeMS == nil {
+		return "-"
+	}
+	return age(time.Duration(*c.AgeMS) * time.Millisecond).String()
+}
+
+// note is what there is to say about a slot.
+func (c *CheckpointLine) note() string {
+	switch {
+	case c.Reason != "" && c.Text != "":
+		return c.Reason + ": " + c.Text
+	case c.Reason != "" || c.Text != "":
+		return c.Reason + c.Text
+	case c.Kind == catalog.SlotClaim && c.Base == nil:
+		return "a coordinator started afresh"
+	case c.Kind == catalog.SlotClaim && len(c.PassedOver) > 0:
+		return fmt.Sprintf("a coordinator went back to %d, over %s", *c.Base, ids(c.PassedOver))
+	case c.Kind == catalog.SlotClaim:
+		return fmt.Sprintf("a coordinator started from %d", *c.Base)
+	case c.State == catalog.StatePending:
+		return "not committed: somebody may be writing it"
+	case c.State == catalog.StateOrphaned:
+		return "files of a coordinator that is over: gc deletes them"
+	case c.Partial:
+		return "subtasks are missing by choice"
+	}
+	return ""
+}
+
+func ids(list []inflight.CheckpointID) string {
+	return strings.Trim(fmt.Sprint(list), "[]")
+}

@@ -1,0 +1,177 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// TargetKind says what a user named.
+type TargetKind int
+
+// The kinds of targets.
+const (
+	TargetFile       TargetKind = iota + 1 // a bare channel-state file
+	TargetCheckpoint                       // the directory of a checkpoint, or of what was to become one
+	TargetJob                              // the directory of a job
+	TargetRoot                             // a folder with jobs
+)
+
+// Target is what a user named by a path or URL.
+type Target struct {
+	Kind    TargetKind
+	Name    string // as it is shown
+	Backend backends.Backend
+	// Jobs are the folders of the jobs on Backend; "" is its root. A target of
+	// another kind than TargetRoot has one.
+	Jobs []string
+	// Dir is the directory of the checkpoint on Backend.
+	Dir string
+	// File is the name of the file on Backend.
+	File string
+}
+
+// Close closes the backend.
+func (t *Target) Close() error { return t.Backend.Close() }
+
+// Find finds out what a path or URL names. Job chooses one job of a root; ""
+// means all. The caller closes the target.
+func (i *Inspector) Find(ctx context.Context, name, job string) (*Target, error) {
+	t, err := i.find(ctx, name)
+	if err != nil || job == "" {
+		return t, err
+	}
+	defer func() {
+		if err != nil {
+			t.Close()
+		}
+	}()
+	switch {
+	case t.Kind != TargetRoot:
+		err = fail("open", t.Name, fmt.Errorf("%w: job %q was asked for, and this is no folder with jobs", inflight.ErrConfig, job), "name the root, or leave the job out")
+	case !slices.Contains(t.Jobs, job):
+		err = fail("open", t.Name, fmt.Errorf("job %q: %w", job, inflight.ErrNotExist), "there are: "+strings.Join(t.Jobs, ", "))
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.Kind, t.Jobs = TargetJob, []string{job}
+	return t, nil
+}
+
+func (i *Inspector) find(ctx context.Context, name string) (*Target, error) {
+	parent, base := splitURL(name)
+	if base == "o" && strings.HasSuffix(parent, "/"+format.ManifestName) { // the second form of a manifest
+		name, parent, base = parent, strings.TrimSuffix(parent, "/"+format.ManifestName), format.ManifestName
+	}
+	if base == "" {
+		return i.findDir(ctx, name, "", "")
+	}
+	b, err := i.o.Open(ctx, parent)
+	if err != nil {
+		return nil, err
+	}
+	_, err = b.Stat(ctx, base)
+	switch {
+	case err == nil && base == format.ManifestName:
+		b.Close()
+		return i.find(ctx, parent)
+	case err == nil:
+		return &Target{Kind: TargetFile, Name: name, Backend: b, Jobs: []string{""}, File: base}, nil
+	}
+	b.Close()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return i.findDir(ctx, name, parent, base)
+}
+
+// findDir finds out what directory name, which is base in parent, holds.
+func (i *Inspector) findDir(ctx context.Context, name, parent, base string) (t *Target, err error) {
+	b, err := i.o.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if t == nil {
+			b.Close()
+		}
+	}()
+	manifest, slots, any := false, false, false
+	for child, err := range b.Children(ctx, "") {
+		if err != nil {
+			return nil, err
+		}
+		_, isSlot := format.ParseCheckpointDir(child)
+		manifest, slots, any = manifest || child == format.ManifestName, slots || isSlot, true
+	}
+	_, isSlot := format.ParseCheckpointDir(base)
+	switch {
+	case manifest || isSlot && any && !slots:
+		return i.checkpointTarget(ctx, b, name, parent, base)
+	case slots:
+		return &Target{Kind: TargetJob, Name: name, Backend: b, Jobs: []string{""}}, nil
+	case !any:
+		return nil, notCheckpoint(name, "there is nothing below it", "name a checkpoint, a job, or a folder with jobs")
+	}
+	jobs, err := catalog.Jobs(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	if len(jobs) == 0 {
+		return nil, notCheckpoint(name, "no job below it has a checkpoint", "name a checkpoint, a job, or a folder with jobs")
+	}
+	return &Target{Kind: TargetRoot, Name: name, Backend: b, Jobs: jobs}, nil
+}
+
+// checkpointTarget opens the parent of a checkpoint's directory, in whose other
+// directories some of its files may lie; b is the directory itself, and enough
+// where it has no parent.
+func (i *Inspector) checkpointTarget(ctx context.Context, b backends.Backend, name, parent, base string) (*Target, error) {
+	if base == "" {
+		return &Target{Kind: TargetCheckpoint, Name: name, Backend: b, Jobs: []string{""}}, nil
+	}
+	up, err := i.o.Open(ctx, parent)
+	if err != nil {
+		return nil, err
+	}
+	b.Close()
+	return &Target{Kind: TargetCheckpoint, Name: name, Backend: up, Jobs: []string{""}, Dir: base}, nil
+}
+
+// splitURL takes the last part off a path or URL. Base is "" where there is none.
+func splitURL(name string) (parent, base string) {
+	if !strings.Contains(name, "://") {
+		abs, err := filepath.Abs(name)
+		if err != nil || abs == filepath.Dir(abs) {
+			return "", ""
+		}
+		return filepath.Dir(abs), filepath.Base(abs)
+	}
+	u, err := url.Parse(name)
+	if err != nil {
+		return "", "" // Open says what is wrong with it
+	}
+	p := strings.Trim(u.Path, "/")
+	if p == "" {
+		return "", ""
+	}
+	u.Path, u.RawPath = "/"+strings.TrimPrefix(path.Dir(p), "."), ""
+	return u.String(), path.Base(p)
+}
+
+// log opens the log of a job.
+func (t *Target) log(job string) (*catalog.Log, error) {
+	return catalog.Open(t.Backend, job, catalog.Options{})
+}
