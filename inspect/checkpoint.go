@@ -43,7 +43,10 @@ func (i *Inspector) newest(ctx context.Context, t *Target) (job, dir string, err
 		return "", "", err
 	}
 	latest, err := log.Latest(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, inflight.ErrDamaged):
+		return "", "", notCheckpoint(t.Name, "the job has no completed checkpoint", "ls tells what it has")
+	case err != nil:
 		return "", "", err
 	}
 	return t.Jobs[0], latest.Dir, nil

@@ -100,7 +100,7 @@ func (i *Inspector) Dump(ctx context.Context, t *Target, o DumpOptions, yield fu
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	d := &dumper{o: o, yield: yield, splitters: map[reader.Connection]*recordSplitter{}, loose: map[end]*recordSplitter{}}
+	d := &dumper{o: o, yield: yield, splitters: map[reader.Connection]*recordSplitter{}, loose: map[end]*recordSplitter{}, broken: map[inflight.Task]bool{}}
 	if t.Kind == TargetFile {
 		return i.dumpFile(ctx, t, d)
 	}
@@ -127,7 +127,8 @@ type dumper struct {
 	// part; those of a bare file are told apart address by address.
 	splitters map[reader.Connection]*recordSplitter
 	loose     map[end]*recordSplitter
-	stop      error // of yield
+	broken    map[inflight.Task]bool // bytes are missing: nobody can tell where records begin
+	stop      error                  // of yield
 }
 
 // errStop says that yield ended the dump: what it answered is in dumper.stop.
@@ -178,6 +179,7 @@ func (d *dumper) subtask(ctx context.Context, c *checkpoint, h *inflight.Handle,
 	if err == nil || ctx.Err() != nil || !d.damage(err, c.Dir, &h.Task) {
 		return err
 	}
+	d.broken[h.Task] = true
 	files := map[string]bool{}
 	skip := map[inflight.Address]int{}
 	for a, n := range done {
@@ -292,7 +294,7 @@ func (d *dumper) splitter(e end) *recordSplitter {
 		return s
 	}
 	k, ok := d.wiring.countable(e)
-	if !ok {
+	if !ok || d.broken[d.wiring.up(k)] || d.broken[d.wiring.down(k)] {
 		return nil
 	}
 	s := d.splitters[k]

@@ -23,6 +23,7 @@ const (
 	TypeReplay       LineType = "replay"       // one channel, captured and replayed: ReplayLine
 	TypeObject       LineType = "object"       // an object of a job, and what gc does with it: ObjectLine
 	TypeSummary      LineType = "summary"      // the sums of a collection: SummaryLine
+	TypeFinding      LineType = "finding"      // what is wrong: NoteLine
 	TypeCapabilities LineType = "capabilities" // what a store promises: CapabilitiesLine
 	TypeCheck        LineType = "check"        // one promise of a store, tried: CheckLine
 )
@@ -78,8 +79,8 @@ type CheckpointLine struct {
 	SizeBytes         int64                   `json:"size_bytes"`
 	ChannelStateBytes uint64                  `json:"channel_state_bytes"`
 	StateBytes        uint64                  `json:"state_bytes"`
-	Files             int                     `json:"files"` // channel-state files
-	Kept              bool                    `json:"kept"`  // the tip, or kept by it
+	Files             int                     `json:"files"`          // channel-state files
+	Kept              *bool                   `json:"kept,omitempty"` // the tip, or kept by it; left out where the log was not read
 	SelfContained     bool                    `json:"self_contained,omitempty"`
 	Partial           bool                    `json:"partial,omitempty"`
 	Base              *inflight.CheckpointID  `json:"base,omitempty"` // of a claim
@@ -92,6 +93,8 @@ type CheckpointLine struct {
 	// The timings are those of _stats.json; they are left out where there is none.
 	DurationMS *float64 `json:"duration_ms,omitempty"`
 	AckMS      *float64 `json:"ack_ms,omitempty"`
+
+	leftovers int
 }
 
 // SubtaskLine is what one subtask captured. The timings are those of
@@ -169,6 +172,20 @@ type FindingLine struct {
 	Offset   *int64            `json:"offset,omitempty"`
 	Place
 	Text string `json:"text"`
+}
+
+// NoteLine is a finding in a report of another kind.
+type NoteLine struct {
+	Type LineType `json:"type"`
+	FindingLine
+}
+
+// appendNotes adds findings to the lines of a report.
+func appendNotes(lines []any, findings []inflight.Finding) []any {
+	for _, f := range findings {
+		lines = append(lines, &NoteLine{TypeFinding, findingLine(f)})
+	}
+	return lines
 }
 
 func findingLine(f inflight.Finding) FindingLine {

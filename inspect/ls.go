@@ -38,8 +38,10 @@ func (i *Inspector) List(ctx context.Context, t *Target) (*Listing, error) {
 		if err != nil {
 			return nil, err
 		}
+		name := jobName(job, slots)
 		for _, s := range slots {
 			line := i.slotLine(job, &s)
+			line.Job = name
 			if t.Kind == TargetCheckpoint && line.Dir != t.Dir {
 				continue
 			}
@@ -50,10 +52,21 @@ func (i *Inspector) List(ctx context.Context, t *Target) (*Listing, error) {
 	return l, nil
 }
 
+// jobName returns the name of the job in a folder; a root says it in its entries
+// only.
+func jobName(folder string, slots []catalog.Slot) string {
+	for _, s := range slots {
+		if folder == "" && s.Manifest != nil {
+			folder = s.Manifest.Job
+		}
+	}
+	return folder
+}
+
 // slotLine describes a slot.
 func (i *Inspector) slotLine(job string, s *catalog.Slot) CheckpointLine {
 	l := CheckpointLine{Type: TypeCheckpoint, Job: job, Dir: path.Join(job, format.CheckpointDir(s.ID)), ID: s.ID,
-		State: s.State, Kind: s.Kind, SizeBytes: s.Size, Kept: s.Kept}
+		State: s.State, Kind: s.Kind, SizeBytes: s.Size, Kept: &s.Kept}
 	l.Modified, l.AgeMS = i.stamp(s.Modified)
 	l.describe(s.Manifest)
 	if l.State != catalog.StateCompleted {
@@ -65,9 +78,7 @@ func (i *Inspector) slotLine(job string, s *catalog.Slot) CheckpointLine {
 			l.Text += fmt.Sprintf(" (and %d more)", n)
 		}
 	}
-	if n := len(s.Leftovers); n > 0 && l.Text == "" {
-		l.Text = plural(n, "leftover") + " of unfinished writers"
-	}
+	l.leftovers = len(s.Leftovers)
 	return l
 }
 
@@ -101,12 +112,12 @@ func stateFiles(files []backends.Info) (n int) {
 	return n
 }
 
-// Lines returns a CheckpointLine for each slot.
+// Lines returns a CheckpointLine for each slot, and what is wrong.
 func (l *Listing) Lines() (lines []any) {
 	for i := range l.Checkpoints {
 		lines = append(lines, &l.Checkpoints[i])
 	}
-	return lines
+	return appendNotes(lines, l.Findings)
 }
 
 // Failed reports whether a slot is damaged or lacks files.
@@ -136,7 +147,7 @@ func (l *Listing) Tables() (tables []Table) {
 // row is the slot in a table.
 func (c *CheckpointLine) row() Row {
 	kept := ""
-	if c.Kept {
+	if c.Kept != nil && *c.Kept {
 		kept = "kept"
 	}
 	return newRow(c.tone(), c.ID, orDash(c.Kind), orDash(string(c.State)), c.age(), size(c.SizeBytes), sizeOrDash(c.ChannelStateBytes),
@@ -167,6 +178,17 @@ func (c *CheckpointLine) age() string {
 
 // note is what there is to say about a slot.
 func (c *CheckpointLine) note() string {
+	if c.leftovers == 0 {
+		return c.meaning()
+	}
+	left := plural(c.leftovers, "leftover") + " of unfinished writers"
+	if m := c.meaning(); m != "" {
+		return m + "; " + left
+	}
+	return left
+}
+
+func (c *CheckpointLine) meaning() string {
 	switch {
 	case c.Reason != "" && c.Text != "":
 		return c.Reason + ": " + c.Text

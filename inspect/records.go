@@ -54,6 +54,15 @@ func (w wiring) connection(e end) (c reader.Connection, ok bool) {
 	return c, c.Edge >= 0
 }
 
+// up and down return the subtasks at the ends of a connection.
+func (w wiring) up(c reader.Connection) inflight.Task {
+	return inflight.Task{Vertex: w.topology.Edges[c.Edge].From, Subtask: c.Up}
+}
+
+func (w wiring) down(c reader.Connection) inflight.Task {
+	return inflight.Task{Vertex: w.topology.Edges[c.Edge].To, Subtask: c.Down}
+}
+
 // countable reports whether the records of e can be told apart.
 func (w wiring) countable(e end) (c reader.Connection, ok bool) {
 	c, ok = w.connection(e)

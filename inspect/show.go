@@ -238,14 +238,14 @@ func connectionLine(f *reader.Flow) ConnectionLine {
 }
 
 // Lines returns the lines of the checkpoint, its files, subtasks, edges,
-// channels and connections.
+// channels and connections, and what is wrong.
 func (v *View) Lines() []any {
 	lines := []any{&v.Checkpoint}
 	lines = appendLines(lines, v.Files)
 	lines = appendLines(lines, v.Subtasks)
 	lines = appendLines(lines, v.Edges)
 	lines = appendLines(lines, v.Channels)
-	return appendLines(lines, v.Connections)
+	return appendNotes(appendLines(lines, v.Connections), v.Findings)
 }
 
 func appendLines[T any](lines []any, more []T) []any {

@@ -142,9 +142,10 @@ func sizeOrDash(n uint64) string {
 // oneLine makes what may come from a damaged file fit for one line of a
 // terminal.
 func oneLine(s string) string {
+	s = strings.ReplaceAll(s, "\n", ": ") // errors that were joined
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == '\n' || r == '\t':
+		case r == '\t':
 			return ' '
 		case r < ' ' || r >= 0x7f && r < 0xa0:
 			return '?'

@@ -120,6 +120,14 @@ func (i *Inspector) findDir(ctx context.Context, name, parent, base string) (t *
 	switch {
 	case manifest || isSlot && any && !slots:
 		return i.checkpointTarget(ctx, b, name, parent, base)
+	case slots && base != "" && catalog.CheckJob(base) == nil:
+		// Its log has the name of the folder, so the parent is the root.
+		up, err := i.o.Open(ctx, parent)
+		if err != nil {
+			return nil, err
+		}
+		b.Close()
+		return &Target{Kind: TargetJob, Name: name, Backend: up, Jobs: []string{base}}, nil
 	case slots:
 		return &Target{Kind: TargetJob, Name: name, Backend: b, Jobs: []string{""}}, nil
 	case !any:

@@ -92,6 +92,28 @@ every checkpoint of a job, or of all jobs, and that between checkpoints nothing 
 	return cmd
 }
 
+func (a *app) roundtrip() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "roundtrip CHECKPOINT", Short: "Restore into memory, and compare with the capture",
+		Long: `Restores a checkpoint into channels in memory, as an engine of the same topology would, and compares what arrives with
+what was captured: buffers, bytes, digests, positions and order of every channel. Nothing is written.`,
+		Example: `  ckpt-inspect roundtrip /ckpt/words
+  ckpt-inspect roundtrip --json /ckpt/words/chk-0000000007`,
+		Args: oneArg("checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, t *inspect.Target) error {
+				r, err := i.Roundtrip(cmd.Context(), t)
+				if err != nil {
+					return err
+				}
+				return a.print(r)
+			})
+		},
+	}
+	a.jobFlag(cmd)
+	return cmd
+}
+
 func (a *app) gc() *cobra.Command {
 	var o inspect.CollectOptions
 	cmd := &cobra.Command{

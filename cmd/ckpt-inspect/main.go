@@ -64,5 +64,8 @@ func run(ctx context.Context, e env, args []string) int {
 	return inspect.ExitCode(err)
 }
 
-// oneLine returns the text of err on one line.
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+// oneLine returns the text of err on one line; errors that were joined have
+// several.
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", ": ")), " ")
+}

@@ -50,7 +50,7 @@ func newRoot(e *env) *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON lines")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(a.ls(), a.show(), a.dump(), a.verify(), a.gc(), a.backendCheck())
+	root.AddCommand(a.ls(), a.show(), a.dump(), a.verify(), a.roundtrip(), a.gc(), a.backendCheck())
 	return root
 }
 
