@@ -21,9 +21,7 @@ const (
 	ruleNoGaps                        // an id that is given up gets its entry
 	ruleKeepAborted                   // aborted ids above the tip stay
 	ruleDecidedFirst                  // no file is deleted while its slot is undecided
-	ruleNamesFirst                    // names are deleted before data
-	ruleBaseKept                      // a claim keeps its base
-	rulesOfCheck     = ruleCheckCommit | ruleCheckAbort | ruleCheckClaim
+	ruleOwnSlots                      // an own pending id whose slot is filled counts as another's
 )
 
 // checkRule returns the rule that asks for the list after an entry of a kind.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 	"time"
@@ -143,20 +142,28 @@ func (l *Log) readSlot(ctx context.Context, id inflight.CheckpointID) (*format.M
 func (l *Log) readEntry(ctx context.Context, id inflight.CheckpointID, name string) (*format.Manifest, error) {
 	var damage error
 	for range 2 {
-		p, err := l.readAll(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		m, err := l.hooks.decode(p)
-		if err == nil && m.ID != id {
-			err = fmt.Errorf("%w: it is the entry of slot %d", inflight.ErrForeign, m.ID)
-		}
+		m, err := l.readOnceMore(ctx, id, name)
 		if err == nil {
 			return m, nil
+		}
+		if !inflight.IsCorruption(err) && !errors.Is(err, inflight.ErrUnknownVersion) && !errors.Is(err, inflight.ErrTooLarge) {
+			return nil, err
 		}
 		damage = err
 	}
 	return nil, &inflight.Error{Op: "read", Object: name, Err: fmt.Errorf("%w: %w", inflight.ErrDamaged, damage)}
+}
+
+func (l *Log) readOnceMore(ctx context.Context, id inflight.CheckpointID, name string) (*format.Manifest, error) {
+	p, err := l.readAll(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := l.hooks.decode(p)
+	if err == nil && m.ID != id {
+		err = fmt.Errorf("%w: it is the entry of slot %d", inflight.ErrForeign, m.ID)
+	}
+	return m, err
 }
 
 func (l *Log) readAll(ctx context.Context, name string) (p []byte, err error) {
@@ -167,19 +174,10 @@ func (l *Log) readAll(ctx context.Context, name string) (p []byte, err error) {
 	defer src.Close()
 	size := src.Info().Size
 	if size > format.MaxManifest {
-		// Its bytes would be refused too: this spares reading them.
-		return make([]byte, format.MaxManifest+1), nil
+		return nil, fmt.Errorf("%w: %d bytes", inflight.ErrTooLarge, size)
 	}
-	r, err := src.Stream(ctx, 0, -1)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
 	p = make([]byte, size)
-	if _, err := io.ReadFull(r, p); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
-		return nil, err
-	}
-	return p, nil
+	return p, src.ReadAt(ctx, p, 0)
 }
 
 // write creates an object at once.

@@ -9,22 +9,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestModel explores all interleavings within bounds (commit-protocol §4, §5 of
-// docs/architecture.md name the invariants). SPILLWAY_CRASH=1, as in make
-// crash, adds bounds that take some minutes each.
+// TestModel explores all interleavings within bounds. SPILLWAY_CRASH=1, as in
+// make crash, adds larger bounds.
 func TestModel(t *testing.T) {
 	small := map[string]modelConfig{
-		"two coordinators":                   {coordinators: []int{2, 2}},
-		"two coordinators, collector":        {coordinators: []int{1, 1}, collectors: 1},
-		"two coordinators, fault":            {coordinators: []int{1, 1}, faults: 1},
-		"two coordinators, fault, collector": {coordinators: []int{1, 0}, faults: 1, collectors: 1},
-		"three coordinators":                 {coordinators: []int{1, 0, 0}},
-		"one coordinator, collector, fault":  {coordinators: []int{2}, faults: 1, collectors: 1},
-		"ascending scan":                     {coordinators: []int{2, 1}, scan: scanAscending},
-		"each read a step":                   {coordinators: []int{1, 1}, fine: true},
-		"concurrent checkpoints":             {coordinators: []int{2, 1}, concurrent: 2},
-		"collector that claims":              {coordinators: []int{1, 0}, collectors: 1, fence: true},
-		"back to an older one":               {coordinators: []int{2, 1}, retained: 2, older: true},
+		"one coordinator, collector, fault": {coordinators: []int{2}, faults: 1, collectors: 1},
+		"two coordinators":                  {coordinators: []int{1, 1}},
+		"two coordinators, fault":           {coordinators: []int{1, 0}, faults: 1},
+		"three coordinators":                {coordinators: []int{0, 0, 0}},
+	}
+	medium := map[string]modelConfig{
+		"2 coordinators × 2":                {coordinators: []int{2, 2}},
+		"2 coordinators × 1, collector":     {coordinators: []int{1, 1}, collectors: 1},
+		"2 coordinators × 1, fault":         {coordinators: []int{1, 1}, faults: 1},
+		"2 coordinators, fault, collector":  {coordinators: []int{1, 0}, faults: 1, collectors: 1},
+		"3 coordinators × 1, 0, 0":          {coordinators: []int{1, 0, 0}},
+		"2 coordinators × 2, 1, scan":       {coordinators: []int{2, 1}, scan: scanAscending},
+		"2 coordinators, each read a step":  {coordinators: []int{1, 1}, fine: true},
+		"2 coordinators × 2, 1, concurrent": {coordinators: []int{2, 1}, concurrent: 2},
+		"2 coordinators, collector claims":  {coordinators: []int{1, 0}, collectors: 1, fence: true},
+		"2 coordinators × 2, 1, older wish": {coordinators: []int{2, 1}, retained: 2, older: true},
 	}
 	large := map[string]modelConfig{
 		"2 coordinators × 3, 2":              {coordinators: []int{3, 2}},
@@ -47,12 +51,27 @@ func TestModel(t *testing.T) {
 	for name, cfg := range small {
 		t.Run(name, func(t *testing.T) { mustHold(t, cfg) })
 	}
+	if slow(t) {
+		return
+	}
+	for name, cfg := range medium {
+		t.Run(name, func(t *testing.T) { mustHold(t, cfg) })
+	}
 	if os.Getenv("SPILLWAY_CRASH") == "" {
 		return
 	}
 	for name, cfg := range large {
 		t.Run(name, func(t *testing.T) { mustHold(t, cfg) })
 	}
+}
+
+// slow reports that this run leaves out what takes some seconds.
+func slow(t *testing.T) bool {
+	if raceEnabled || testing.Short() {
+		t.Log("left out: bounds that take seconds, with -race or -short")
+		return true
+	}
+	return false
 }
 
 func mustHold(t *testing.T, cfg modelConfig) {
@@ -74,17 +93,22 @@ func TestModelNeedsEachRule(t *testing.T) {
 	for name, tc := range map[string]struct {
 		cfg  modelConfig
 		want string
+		long bool
 	}{
-		"C1: sinks that do not compare epochs": {modelConfig{coordinators: []int{1, 1}, rollbackAll: true}, "I7"},
-		"C2: no list after a commit":           {modelConfig{coordinators: []int{2, 2}, without: ruleCheckCommit}, "I2"},
-		"C3: no list after an aborted id":      {modelConfig{coordinators: []int{1, 1}, faults: 1, without: ruleCheckAbort}, "I1"},
-		"C4: no list after a claim":            {modelConfig{coordinators: []int{3, 0}, without: ruleCheckClaim}, "I7"},
-		"C5: a list in no order":               {modelConfig{coordinators: []int{4, 0}, scan: scanDescending}, "I7"},
-		"C6: ids with gaps":                    {modelConfig{coordinators: []int{2, 1}, without: ruleNoGaps}, "I7"},
-		"C7: aborted ids above the tip go":     {modelConfig{coordinators: []int{2, 1}, faults: 1, collectors: 1, without: ruleKeepAborted}, "I5"},
-		"C8: files go while undecided":         {modelConfig{coordinators: []int{1, 1}, faults: 1, without: ruleDecidedFirst}, "I"},
+		"C1: sinks that do not compare epochs": {cfg: modelConfig{coordinators: []int{1, 1}, rollbackAll: true}, want: "I7"},
+		"C2: no list after a commit":           {cfg: modelConfig{coordinators: []int{2, 2}, without: ruleCheckCommit}, want: "I2"},
+		"C3: no list after an aborted id":      {cfg: modelConfig{coordinators: []int{1, 1}, faults: 1, without: ruleCheckAbort}, want: "I1"},
+		"C4: no list after a claim":            {cfg: modelConfig{coordinators: []int{3, 0}, without: ruleCheckClaim}, want: "I7"},
+		"C5: a list in no order":               {cfg: modelConfig{coordinators: []int{4, 0}, scan: scanDescending}, want: "I7", long: true},
+		"C6: ids with gaps":                    {cfg: modelConfig{coordinators: []int{2, 1}, without: ruleNoGaps}, want: "I7"},
+		"C7: aborted ids above the tip go":     {cfg: modelConfig{coordinators: []int{2, 1}, faults: 1, collectors: 1, without: ruleKeepAborted}, want: "I5"},
+		"own pending slots are not looked at":  {cfg: modelConfig{coordinators: []int{2, 1}, concurrent: 2, without: ruleOwnSlots}, want: "I2", long: true},
+		"C8: files go while undecided":         {cfg: modelConfig{coordinators: []int{1, 1}, faults: 1, without: ruleDecidedFirst}, want: "I"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if tc.long && slow(t) {
+				return
+			}
 			e, err := explore(t, tc.cfg)
 			require.ErrorContains(t, err, tc.want)
 			t.Logf("%v after:\n%s", err, strings.Join(e.failPath, "\n"))
