@@ -88,3 +88,8 @@ func (c *Checkpoint) Subtask(ctx context.Context, t inflight.Task) (*Subtask, er
 	}
 	return nil, &inflight.Error{Op: "open", Object: t.String(), Err: fmt.Errorf("%w in checkpoint %d", inflight.ErrNotExist, c.Manifest.ID)}
 }
+
+// Open opens what h names, a handle of the checkpoint.
+func (c *Checkpoint) Open(ctx context.Context, h inflight.Handle) (*Subtask, error) {
+	return c.r.subtask(ctx, h, c.resolve)
+}

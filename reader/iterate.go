@@ -1,6 +1,7 @@
 package reader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -16,6 +17,7 @@ import (
 type Buffer struct {
 	Task    inflight.Task
 	Address inflight.Address
+	Entry   int // index of the address in Subtask.Entries
 	Pos     inflight.Pos
 	Gap     bool   // bytes are missing between the previous buffer of the address and this one
 	File    string // where it lies, relative to the job
@@ -62,11 +64,17 @@ func (h *held) Release() {
 // What several subtasks share is read once if Buffers is called on all of them
 // before the first one is iterated.
 func (s *Subtask) Buffers(ctx context.Context, sides ...inflight.Side) iter.Seq2[*Buffer, error] {
-	first := s.cursor(sides, nil)
+	return s.Select(ctx, nil, sides...)
+}
+
+// Select is Buffers for the addresses that keep wants; nil wants all. What only
+// others need is not read.
+func (s *Subtask) Select(ctx context.Context, keep func(inflight.Address) bool, sides ...inflight.Side) iter.Seq2[*Buffer, error] {
+	first := s.cursor(keep, sides)
 	return func(yield func(*Buffer, error) bool) {
 		c := first
 		if !s.begin(c) { // iterated before: once more
-			c = s.cursor(sides, nil)
+			c = s.cursor(keep, sides)
 			if !s.begin(c) {
 				yield(nil, fail("read", s.Task.String(), inflight.ErrClosed))
 				return
@@ -110,31 +118,35 @@ type joined struct {
 }
 
 // cursor plans an iteration, and registers what it will want.
-func (s *Subtask) cursor(sides []inflight.Side, skip func(*block, []int, error)) *cursor {
-	c := &cursor{s: s, skip: skip, entries: make([]progress, len(s.entries))}
-	for i := range s.extents {
-		side := s.entries[s.extents[i].entry].Address.Side
-		if len(sides) == 0 || slices.Contains(sides, side) {
-			c.plan = append(c.plan, i)
-			c.entries[s.extents[i].entry].left++
+func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side) *cursor {
+	c := &cursor{s: s, entries: make([]progress, len(s.entries))}
+	rank := make([]int, len(s.entries)) // of the side of an entry
+	for e := range s.entries {
+		a := s.entries[e].Address
+		if len(sides) > 0 {
+			rank[e] = slices.Index(sides, a.Side)
 		}
-	}
-	rank := func(i int) int { return slices.Index(sides, s.entries[s.extents[i].entry].Address.Side) }
-	slices.SortStableFunc(c.plan, func(i, j int) int {
-		if len(sides) > 1 {
-			if d := rank(i) - rank(j); d != 0 {
-				return d
+		if rank[e] >= 0 && (keep == nil || keep(a)) {
+			c.entries[e].left = s.first[e+1] - s.first[e]
+			for i := s.first[e]; i < s.first[e+1]; i++ {
+				c.plan = append(c.plan, i)
 			}
 		}
-		return compareExtents(&s.extents[i], &s.extents[j])
+	}
+	slices.SortStableFunc(c.plan, func(i, j int) int {
+		x, y := &s.extents[i], &s.extents[j]
+		return cmp.Or(rank[x.entry]-rank[y.entry], compareExtents(x, y))
 	})
 	for k, i := range c.plan {
-		b := s.extents[i].block
-		if n := len(c.visits); n > 0 && c.visits[n-1].block == b && (len(sides) < 2 || rank(i) == rank(c.plan[k-1])) && s.extents[i].phase == s.extents[c.plan[k-1]].phase {
-			c.visits[n-1].to = k + 1
-		} else {
-			c.visits = append(c.visits, visit{block: b, from: k, to: k + 1})
+		x := &s.extents[i]
+		if k > 0 {
+			last := &s.extents[c.plan[k-1]]
+			if last.block == x.block && last.phase == x.phase && rank[last.entry] == rank[x.entry] {
+				c.visits[len(c.visits)-1].to++
+				continue
+			}
 		}
+		c.visits = append(c.visits, visit{block: x.block, from: k, to: k + 1})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +298,7 @@ func (c *cursor) visit(d *decoded, v visit, yield func(*Buffer, error) bool) boo
 			c.skip(v.block, c.plan[k:k+1], err)
 			continue
 		}
-		c.buf.Address = c.s.entries[x.entry].Address
+		c.buf.Address, c.buf.Entry = c.s.entries[x.entry].Address, x.entry
 		if !c.pieces(d, x, run, piece, v.block.ref.Offset, base, yield) {
 			return false
 		}

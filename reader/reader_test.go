@@ -67,7 +67,7 @@ func TestRoundTrip(t *testing.T) {
 		rests := roundTrip(t, r, old)
 		next := statetest.Draw(t, b, statetest.Options{Job: "job", ID: 4, Tasks: tasks, Rests: rests})
 		roundTrip(t, r, next)
-		require.Zero(t, r.pool.held)
+		require.Zero(t, r.pool.held.Load())
 		require.Empty(t, r.files)
 		require.NoError(t, r.Close())
 		now, _ := b.Opened()
@@ -147,7 +147,7 @@ func TestBuffers(t *testing.T) {
 	name := h.Segments[0].File
 	require.Equal(t, []Buffer{
 		{Task: task, Address: in, Pos: inflight.Pos{Offset: 8192}, File: name, Bytes: []byte{1, 60}},
-		{Task: task, Address: out, File: name, Bytes: []byte{2, 60}},
+		{Task: task, Address: out, Entry: 1, File: name, Bytes: []byte{2, 60}},
 		{Task: task, Address: in, Pos: inflight.Pos{Offset: 8252, Seq: 1}, File: name, Bytes: []byte{3, 30}},
 		{Task: task, Address: in, Pos: inflight.Pos{Offset: 9000, Seq: 2}, Gap: true, File: name, Bytes: []byte{4, 30}},
 	}, got)
@@ -165,9 +165,9 @@ func TestBuffers(t *testing.T) {
 	s.Close()
 	require.NoError(t, r.Close())
 	require.Equal(t, bytes.Repeat([]byte{2}, 60), kept.Bytes())
-	require.NotZero(t, r.pool.held)
+	require.NotZero(t, r.pool.held.Load())
 	kept.Release()
-	require.Zero(t, r.pool.held)
+	require.Zero(t, r.pool.held.Load())
 	for _, err := range s.Buffers(t.Context()) {
 		require.ErrorIs(t, err, inflight.ErrClosed)
 	}

@@ -181,7 +181,8 @@ func objectOf(err error, otherwise string) string {
 
 // read reads all that s has, and reports what cannot be read.
 func (v *verifier) read(ctx context.Context, s *Subtask) error {
-	c := s.cursor(nil, func(b *block, extents []int, err error) {
+	c := s.cursor(nil, nil)
+	c.skip = func(b *block, extents []int, err error) {
 		if v.seen[place{b.f.ref.Name, b.ref.Offset}] {
 			return
 		}
@@ -197,7 +198,7 @@ func (v *verifier) read(ctx context.Context, s *Subtask) error {
 			v.Findings[n].Address = &s.entries[x.entry].Address
 			v.Findings[n].Text += ": " + format.MissingText(&x.Extent, s.entries[x.entry].Address)
 		}
-	})
+	}
 	s.begin(c)
 	var failed error
 	c.run(ctx, func(_ *Buffer, err error) bool {

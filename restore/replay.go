@@ -1,0 +1,271 @@
+package restore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/reader"
+)
+
+// Sink takes what is restored of one subtask. Its methods are called one after
+// the other, by one goroutine: State for all operator state, Output for all
+// captured output, Input for all captured input, then Done; so the first call
+// of a kind says that what comes before is there. Each may block for as long as
+// it likes, until ctx ends: no other subtask waits for it.
+//
+// A buffer is valid until the method returns. A sink copies its bytes, or takes
+// them over with Retain.
+type Sink interface {
+	// State takes the next piece of the operator state of that name.
+	State(ctx context.Context, name inflight.StateName, b *reader.Buffer) error
+	// Output takes the next buffer of a subpartition.
+	Output(ctx context.Context, sub inflight.Subpartition, pos inflight.Pos, b *reader.Buffer) error
+	// Input takes the next buffer of an input channel.
+	Input(ctx context.Context, ch inflight.InputChannel, pos inflight.Pos, b *reader.Buffer) error
+	// Done says that all has been handed over.
+	Done(ctx context.Context) error
+}
+
+// ReplayOptions are the options of NewReplay.
+type ReplayOptions struct {
+	// Tasks are the subtasks to restore here. Default: all of the plan.
+	Tasks []inflight.Task
+	// Observer is told how far each subtask is, a few times a second, and when
+	// it is done. Default: nobody.
+	Observer inflight.Observer
+}
+
+// Replay restores subtasks of one checkpoint in one process.
+type Replay struct {
+	c        *reader.Checkpoint
+	plan     *Plan
+	obs      inflight.Observer
+	tasks    []*task
+	byTask   map[inflight.Task]*task
+	violated []reader.Flow
+
+	mu   sync.Mutex
+	left int
+	done chan struct{}
+}
+
+// task is one subtask being restored.
+type task struct {
+	plan *TaskPlan
+	s    *reader.Subtask
+}
+
+// Channel is what was handed over of one address.
+type Channel struct {
+	Task    inflight.Task
+	Address inflight.Address
+	Buffers uint64
+	Bytes   uint64
+	Digest  format.Digest // of the bytes, checked
+	Start   inflight.Pos
+	End     inflight.Pos
+}
+
+// Result is what a Replay did.
+type Result struct {
+	Checkpoint inflight.CheckpointID
+	Channels   []Channel // by subtask and address
+	Skipped    []Channel // not handed over, since the plan drops it
+	Dropped    []Dropped
+	Violations []reader.Flow // that the plan allows
+	Buffers    uint64
+	Bytes      uint64
+	Duration   time.Duration
+}
+
+// NewReplay opens what the plan restores of c: it reads the index of every
+// subtask and checks it, no data. What cannot be restored is refused here,
+// before anything moves. Rest works from here on. Close the Replay after use.
+func NewReplay(ctx context.Context, c *reader.Checkpoint, p *Plan, o ReplayOptions) (*Replay, error) {
+	r := &Replay{c: c, plan: p, obs: o.Observer, byTask: map[inflight.Task]*task{}, done: make(chan struct{})}
+	if r.obs == nil {
+		r.obs = inflight.Discard
+	}
+	if o.Tasks == nil {
+		for i := range p.Tasks {
+			o.Tasks = append(o.Tasks, p.Tasks[i].Task)
+		}
+	}
+	for _, t := range o.Tasks {
+		plan := p.Task(t)
+		if plan == nil || r.byTask[t] != nil {
+			return nil, &inflight.Error{Op: "restore", Object: t.String(), Err: fmt.Errorf("%w: it stands twice, or not in the plan", inflight.ErrConfig)}
+		}
+		r.byTask[t] = &task{plan: plan}
+		r.tasks = append(r.tasks, r.byTask[t])
+	}
+	r.left = len(r.tasks)
+	err := r.open(ctx)
+	if err == nil {
+		err = r.checkFlows()
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	if r.left == 0 {
+		close(r.done)
+	}
+	return r, nil
+}
+
+// openers is how many subtasks are opened at a time.
+const openers = 8
+
+// open opens all subtasks, a few at a time.
+func (r *Replay) open(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	next := make(chan *task)
+	for range min(openers, len(r.tasks)) {
+		wg.Go(func() {
+			for t := range next {
+				s, err := r.c.Open(ctx, t.plan.Handle)
+				if err != nil {
+					cancel(err)
+					continue
+				}
+				t.s = s
+			}
+		})
+	}
+	for _, t := range r.tasks {
+		next <- t
+	}
+	close(next)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// checkFlows refuses connections whose captured parts do not join.
+func (r *Replay) checkFlows() error {
+	if len(r.plan.topology.Edges) == 0 {
+		return nil
+	}
+	e := reader.Evidence{Topology: r.plan.topology, Finished: r.plan.finished, State: map[inflight.Task][]reader.Entry{}}
+	for _, t := range r.tasks {
+		e.State[t.plan.Task] = r.Entries(t.plan.Task)
+	}
+	for _, f := range e.Prove() {
+		if f.Verdict == reader.Violated && f.Edge >= 0 {
+			r.violated = append(r.violated, f)
+		}
+	}
+	if len(r.violated) == 0 || r.plan.allowViolations {
+		return nil
+	}
+	f := &r.violated[0]
+	return &inflight.Error{Op: "restore", Object: fmt.Sprintf("checkpoint %d, %s → %s", r.plan.Checkpoint, f.From, f.To),
+		Err:  fmt.Errorf("%w: %s; %d connections in all do not add up", inflight.ErrCorrupt, f.Reason, len(r.violated)),
+		Mend: "verify the checkpoint; restore an older one, or allow violations"}
+}
+
+// Close ends the use of the checkpoint. Run must have returned. It is
+// idempotent.
+func (r *Replay) Close() {
+	for _, t := range r.tasks {
+		if t.s != nil {
+			t.s.Close()
+		}
+	}
+}
+
+// Done is closed when every subtask of this Replay has taken all of its state:
+// from then on nothing here needs the checkpoint any more.
+func (r *Replay) Done() <-chan struct{} { return r.done }
+
+// Run hands everything over, each subtask by a goroutine of its own to the sink
+// that open returns for it, which is called there. It returns when all are done; or, after the first
+// error or the end of ctx, when all have stopped. It can be run once.
+func (r *Replay) Run(ctx context.Context, open func(inflight.Task) Sink) (*Result, error) {
+	begin := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	runs := make([]*run, len(r.tasks))
+	for i, t := range r.tasks { // all before the first begins, so that what they share is read once
+		runs[i] = newRun(ctx, r, t)
+	}
+	var wg sync.WaitGroup
+	var failed error // the first one: what the others say after it follows from it
+	var once sync.Once
+	for _, n := range runs {
+		wg.Go(func() {
+			if err := n.replay(ctx, open(n.task.plan.Task)); err != nil {
+				once.Do(func() { failed = err })
+				cancel()
+				return
+			}
+			r.finished()
+		})
+	}
+	wg.Wait()
+	res := &Result{Checkpoint: r.plan.Checkpoint, Dropped: r.plan.Dropped, Violations: r.violated, Duration: time.Since(begin)}
+	for _, n := range runs {
+		res.Channels = append(res.Channels, n.channels()...)
+		res.Skipped = append(res.Skipped, n.skipped()...)
+		res.Buffers += n.buffers
+		res.Bytes += n.bytes
+	}
+	order := func(a, b Channel) int {
+		if c := a.Task.Compare(b.Task); c != 0 {
+			return c
+		}
+		return a.Address.Compare(b.Address)
+	}
+	slices.SortFunc(res.Channels, order)
+	slices.SortFunc(res.Skipped, order)
+	return res, failed
+}
+
+func (r *Replay) finished() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left--; r.left == 0 {
+		close(r.done)
+	}
+}
+
+// Entries returns what the checkpoint has of a subtask, as far as the plan keeps
+// it.
+func (r *Replay) Entries(t inflight.Task) []reader.Entry {
+	n := r.byTask[t]
+	if n == nil {
+		return nil
+	}
+	all := n.s.Entries()
+	if len(n.plan.drop) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(e reader.Entry) bool { return !n.plan.Keeps(e.Address) })
+}
+
+// Rest returns the part of address a of t that has not been handed over, as
+// references for the capture of a new checkpoint: behind the first after bytes
+// of a, which is what its sink has accepted. The engine captures what it has
+// accepted and not used up itself, before these references. Whoever calls it
+// sees to it that the sink accepts no more of a until the capture has them; the
+// Replay may go on, and stands in the call of the sink.
+//
+// The file of the references must be listed by the manifest of the new
+// checkpoint, so that it is kept.
+func (r *Replay) Rest(ctx context.Context, t inflight.Task, a inflight.Address, after uint64) ([]reader.Reference, error) {
+	n := r.byTask[t]
+	if n == nil {
+		return nil, &inflight.Error{Op: "refer to the rest of", Object: t.String(), Err: fmt.Errorf("%w: it is not restored here", inflight.ErrRecovering)}
+	}
+	if !n.plan.Keeps(a) {
+		return nil, nil
+	}
+	return n.s.Rest(ctx, a, after)
+}
