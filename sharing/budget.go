@@ -71,10 +71,6 @@ func (b *Budget) wake() {
 	b.freed = make(chan struct{})
 }
 
-// pressed reports whether bytes should go to the spill directory. There must be
-// room left then for what callers hand over meanwhile.
-func (b *Budget) pressed() bool { return b.used.Load() > b.limit/2 }
-
 // Wait waits until there is room for n bytes. It reserves nothing.
 func (b *Budget) Wait(ctx context.Context, n int64) error {
 	if n > b.limit {

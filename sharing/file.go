@@ -101,7 +101,7 @@ func (f *File) members() []*part {
 func (f *File) notify(p *part) {
 	f.mu.Lock()
 	f.ready = append(f.ready, p)
-	ahead := f.busy && (f.slow || f.hub.budget.pressed())
+	ahead := f.busy && (f.slow || f.hub.pressed())
 	f.mu.Unlock()
 	if ahead {
 		f.hub.overflow.add(f)
@@ -198,20 +198,20 @@ func (f *File) work() bool {
 // whether there is more.
 func (f *File) packAhead() (more bool) {
 	const turn = 16
-	more = true
-	for i := 0; more && i < turn; i++ {
-		f.mu.Lock()
-		busy := f.busy
-		f.mu.Unlock()
-		if !busy {
+	for range turn {
+		yes, own := f.mayPackAhead()
+		if !yes {
 			return false
 		}
 		f.pack.Lock()
-		f.moving = true
+		f.moving = own
 		more = f.packChunk()
 		f.moving = false
 		f.unpack()
 		f.spillOver()
+		if !more {
+			break
+		}
 	}
 	return more
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/backends"
@@ -32,6 +33,7 @@ type Hub struct {
 	held     bool // the store can lose what Write has taken
 	overflow overflow
 	memory   memory
+	ahead    atomic.Int64 // bytes of memory in chunks that wait for the store
 	crew     crew
 
 	mu    sync.Mutex
@@ -49,6 +51,10 @@ func NewHub(o Options) *Hub {
 // Wait waits until all goroutines have ended, or for so long, and reports
 // whether they have. All streams must have been cancelled.
 func (h *Hub) Wait(limit time.Duration) bool { return h.crew.wait(limit) }
+
+// pressed reports whether chunks should go to the spill directory. There must be
+// room left then for what callers hand over meanwhile.
+func (h *Hub) pressed() bool { return h.SpillDir != "" && h.budget.Used() > h.budget.limit/2 }
 
 func (h *Hub) adopt(f *File) {
 	h.mu.Lock()

@@ -17,8 +17,14 @@ import (
 )
 
 const (
-	slowAfter = 5 * time.Millisecond // a call to the store that takes longer is slow: others pack meanwhile
-	maxTries  = 3                    // objects that are begun for one file
+	// A call to the store that takes longer is slow: others pack meanwhile, up to
+	// aheadLimit. One that takes much longer is stuck, and they pack whatever
+	// comes; that costs a copy and memory for all of it.
+	slowAfter  = 5 * time.Millisecond
+	stuckAfter = 100 * time.Millisecond
+	aheadLimit = 16 << 20
+
+	maxTries  = 3 // objects that are begun for one file
 	abortTime = 5 * time.Second
 )
 
@@ -35,7 +41,8 @@ type output struct {
 	timer   *time.Timer
 
 	busy  bool // the goroutine is in a call to the store
-	slow  bool // and has been for some time
+	slow  bool // and has been for slowAfter
+	stuck bool // or stuckAfter
 	queue []*chunk
 	kept  []*chunk // written, and kept until the file is finished
 	moved sync.Cond
@@ -49,6 +56,7 @@ type chunk struct {
 	isLent bool
 	busy   bool // somebody is spilling it
 	size   int
+	ahead  int64 // of the store, while it waits
 	at     int64 // in the spill file, where bytes is nil
 	shares []share
 }
@@ -70,10 +78,13 @@ func (o *output) init(f *File) {
 // isSlow is called when a call to the store takes long.
 func (f *File) isSlow() {
 	f.mu.Lock()
-	f.slow = f.busy
-	slow := f.slow
+	busy := f.busy
+	if busy && !f.slow {
+		f.timer.Reset(stuckAfter - slowAfter)
+	}
+	f.slow, f.stuck = busy, busy && f.slow
 	f.mu.Unlock()
-	if slow {
+	if busy {
 		f.hub.overflow.add(f)
 	}
 }
@@ -82,15 +93,15 @@ func (f *File) isSlow() {
 func (f *File) call(do func() error) error {
 	f.mu.Lock()
 	f.busy = true
-	f.mu.Unlock()
 	f.timer.Reset(slowAfter)
+	f.mu.Unlock()
 	err := f.ctx.Err() // cancel looks at busy after it has ended the context
 	if err == nil {
 		err = do()
 	}
-	f.timer.Stop()
 	f.mu.Lock()
-	f.busy, f.slow = false, false
+	f.busy, f.slow, f.stuck = false, false, false
+	f.timer.Stop()
 	f.mu.Unlock()
 	return err
 }
@@ -98,9 +109,21 @@ func (f *File) call(do func() error) error {
 // push queues a chunk.
 func (f *File) push(k *chunk) {
 	k.size = len(k.bytes)
+	k.ahead = int64(cap(k.bytes))
+	f.hub.ahead.Add(k.ahead)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue = append(f.queue, k)
+}
+
+// mayPackAhead reports whether to go on packing while the goroutine is in a call
+// to the store, and whether chunks then need memory of their own: that of the
+// encoders is for what is being encoded.
+func (f *File) mayPackAhead() (yes, own bool) {
+	own = f.hub.ahead.Load() >= aheadLimit
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.busy && (!own || f.stuck || f.hub.pressed()), own
 }
 
 // pop returns the next chunk to be written, or nil.
@@ -115,6 +138,7 @@ func (f *File) pop() *chunk {
 	}
 	k := f.queue[0]
 	f.queue = slices.Delete(f.queue, 0, 1)
+	f.hub.ahead.Add(-k.ahead)
 	return k
 }
 
@@ -175,6 +199,9 @@ func (f *File) forgo(k *chunk) {
 // encoder is closed and nothing waits.
 func (f *File) clear() {
 	f.mu.Lock()
+	for _, k := range f.queue {
+		f.hub.ahead.Add(-k.ahead)
+	}
 	chunks := append(f.kept, f.queue...)
 	f.kept, f.queue = nil, nil
 	for slices.ContainsFunc(chunks, func(k *chunk) bool { return k.busy }) {
@@ -395,7 +422,7 @@ func abort(o backends.Object) {
 // spillOver moves chunks to the spill file while memory is short, first those
 // that are needed last.
 func (f *File) spillOver() {
-	for f.spill.dir != "" && f.hub.budget.pressed() {
+	for f.hub.pressed() {
 		k := f.spillable()
 		if k == nil {
 			return
@@ -403,6 +430,8 @@ func (f *File) spillOver() {
 		at, err := f.spill.write(k.bytes)
 		if err == nil {
 			k.at = at
+			f.hub.ahead.Add(-k.ahead)
+			k.ahead = 0
 			f.forgo(k)
 		}
 		f.mu.Lock()

@@ -223,7 +223,7 @@ func (s *Stream) tell() {
 	}
 	f := s.part.file
 	if s.ready {
-		if f.hub.budget.pressed() {
+		if f.hub.pressed() {
 			f.press()
 		}
 		return

@@ -30,8 +30,8 @@ func TestRoundTrip(t *testing.T) {
 	require.Equal(t, inflight.Handle{Task: task(0), Checkpoint: 7, Segments: h.Segments, InputBytes: 1510, OutputBytes: 70000, StateBytes: 9}, h)
 	got := read(t, b, "job", h)
 	require.Equal(t, map[inflight.Address][][]byte{
-		input(2).Address():                    {bytesOf(1, 1000), bytesOf(2, 500), bytesOf(3, 10)},
-		output(0).Address():                   {bytesOf(4, 70000)},
+		input(2).Address():                     {bytesOf(1, 1000), bytesOf(2, 500), bytesOf(3, 10)},
+		output(0).Address():                    {bytesOf(4, 70000)},
 		inflight.StateName("counts").Address(): {[]byte("a=1"), []byte("b=2"), []byte("c=3")},
 	}, got.data)
 	require.Equal(t, pos, got.pos[input(2).Address()])
