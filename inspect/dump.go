@@ -113,7 +113,7 @@ func (i *Inspector) Dump(ctx context.Context, t *Target, o DumpOptions, yield fu
 	d.wiring = wiring{c.Manifest.Topology, o.Records}
 	err = d.checkpoint(ctx, c)
 	findings := append(d.findings, c.reread...)
-	qualify(findings, c.job)
+	c.qualify(findings)
 	return findings, d.reason(err)
 }
 

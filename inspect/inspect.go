@@ -79,11 +79,11 @@ func ExitCode(err error) int {
 		return ExitOK
 	case is(context.Canceled):
 		return ExitInterrupted
-	case is(ErrFindings, inflight.ErrDamaged):
+	case is(ErrFindings, inflight.ErrDamaged, inflight.ErrIncomplete):
 		return ExitFindings
 	case is(ErrNotCheckpoint, fs.ErrNotExist, fs.ErrPermission, inflight.ErrAuth, inflight.ErrConfig):
 		return ExitUsage
-	case inflight.IsCorruption(err), is(inflight.ErrUnknownVersion, inflight.ErrIncomplete, inflight.ErrTooLarge, inflight.ErrMismatch):
+	case inflight.IsCorruption(err), is(inflight.ErrUnknownVersion, inflight.ErrTooLarge, inflight.ErrMismatch):
 		return ExitFindings
 	}
 	return ExitUsage

@@ -52,11 +52,16 @@ func (i *Inspector) account(ctx context.Context, c *checkpoint, records bool) (*
 // about where the error does not say.
 func findingOf(err error, object string) inflight.Finding {
 	f := inflight.Finding{Severity: inflight.SeverityError, Code: reader.CodeUnreadable, Object: object, Offset: -1, Text: oneLine(err.Error()), Err: err}
-	if e := (*inflight.Error)(nil); errors.As(err, &e) {
+	for cause := err; ; { // the innermost one knows best
+		var e *inflight.Error
+		if !errors.As(cause, &e) {
+			break
+		}
 		if e.Object != "" {
 			f.Object = e.Object
 		}
 		f.Text = oneLine(e.Err.Error())
+		cause = e.Err
 	}
 	if e := (*format.FormatError)(nil); errors.As(err, &e) {
 		f.Code, f.Offset, f.Text = e.Code, e.Offset, oneLine(e.Text)

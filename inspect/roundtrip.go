@@ -2,7 +2,9 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 
@@ -50,7 +52,7 @@ func (i *Inspector) Roundtrip(ctx context.Context, t *Target) (*Roundtrip, error
 	}
 	replay, err := restore.NewReplay(ctx, c.Checkpoint, plan, restore.ReplayOptions{})
 	if err != nil {
-		return nil, err
+		return nil, incomplete(err)
 	}
 	defer replay.Close()
 	var mu sync.Mutex
@@ -63,7 +65,7 @@ func (i *Inspector) Roundtrip(ctx context.Context, t *Target) (*Roundtrip, error
 		return s
 	})
 	if err != nil {
-		return nil, err
+		return nil, incomplete(err)
 	}
 	r := &Roundtrip{Checkpoint: i.line(ctx, c), Findings: c.reread}
 	for k := range result.Violations {
@@ -73,7 +75,17 @@ func (i *Inspector) Roundtrip(ctx context.Context, t *Target) (*Roundtrip, error
 		t := plan.Tasks[k].Task
 		r.compare(t, replay.Entries(t), sinks[t])
 	}
+	c.qualify(r.Findings)
 	return r, nil
+}
+
+// incomplete says that a file that is missing from a checkpoint is a fault of
+// the checkpoint, not of who asked for it.
+func incomplete(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail("restore", "", fmt.Errorf("%w: %w", inflight.ErrIncomplete, err), "verify tells what is missing")
+	}
+	return err
 }
 
 // memorySink takes what is restored of one subtask, and remembers what it was.

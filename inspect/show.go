@@ -97,6 +97,7 @@ func (i *Inspector) Show(ctx context.Context, t *Target, o ShowOptions) (*View, 
 		}
 	}
 	v.Findings = append(v.Findings, c.reread...)
+	c.qualify(v.Findings)
 	return v, nil
 }
 

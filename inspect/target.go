@@ -70,92 +70,82 @@ func (i *Inspector) Find(ctx context.Context, name, job string) (*Target, error)
 	return t, nil
 }
 
-func (i *Inspector) find(ctx context.Context, name string) (*Target, error) {
+func (i *Inspector) find(ctx context.Context, name string) (t *Target, err error) {
 	parent, base := splitURL(name)
-	if base == "o" && strings.HasSuffix(parent, "/"+format.ManifestName) { // the second form of a manifest
-		name, parent, base = parent, strings.TrimSuffix(parent, "/"+format.ManifestName), format.ManifestName
-	}
-	if base == "" {
-		return i.findDir(ctx, name, "", "")
-	}
-	b, err := i.o.Open(ctx, parent)
-	if err != nil {
-		return nil, err
-	}
-	_, err = b.Stat(ctx, base)
 	switch {
-	case err == nil && base == format.ManifestName:
-		b.Close()
+	case base == format.ManifestName:
 		return i.find(ctx, parent)
-	case err == nil:
-		return &Target{Kind: TargetFile, Name: name, Backend: b, Jobs: []string{""}, File: base}, nil
+	case base == path.Base(format.ManifestInDir) && strings.HasSuffix(parent, "/"+format.ManifestName):
+		return i.find(ctx, strings.TrimSuffix(parent, "/"+format.ManifestName))
 	}
-	b.Close()
-	if !errors.Is(err, fs.ErrNotExist) {
+	n := named{name: name, base: base}
+	defer func() { n.closeOthers(t) }()
+	if n.self, err = i.o.Open(ctx, name); err != nil {
 		return nil, err
 	}
-	return i.findDir(ctx, name, parent, base)
+	if base != "" {
+		if n.up, err = i.o.Open(ctx, parent); err != nil {
+			return nil, err
+		}
+		switch _, err := n.up.Stat(ctx, base); {
+		case err == nil:
+			return &Target{Kind: TargetFile, Name: name, Backend: n.up, Jobs: []string{""}, File: base}, nil
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	return n.dir(ctx)
 }
 
-// findDir finds out what directory name, which is base in parent, holds.
-func (i *Inspector) findDir(ctx context.Context, name, parent, base string) (t *Target, err error) {
-	b, err := i.o.Open(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if t == nil {
+// named is what a user named, opened, and what is above it, where there is
+// something.
+type named struct {
+	name, base string
+	self, up   backends.Backend
+}
+
+// closeOthers closes what t does not use; it may be nil.
+func (n *named) closeOthers(t *Target) {
+	for _, b := range []backends.Backend{n.self, n.up} {
+		if b != nil && (t == nil || t.Backend != b) {
 			b.Close()
 		}
-	}()
+	}
+}
+
+// dir finds out what a directory holds.
+func (n *named) dir(ctx context.Context) (*Target, error) {
 	manifest, slots, any := false, false, false
-	for child, err := range b.Children(ctx, "") {
+	for child, err := range n.self.Children(ctx, "") {
 		if err != nil {
 			return nil, err
 		}
 		_, isSlot := format.ParseCheckpointDir(child)
 		manifest, slots, any = manifest || child == format.ManifestName, slots || isSlot, true
 	}
-	_, isSlot := format.ParseCheckpointDir(base)
+	_, isSlot := format.ParseCheckpointDir(n.base)
 	switch {
-	case manifest || isSlot && any && !slots:
-		return i.checkpointTarget(ctx, b, name, parent, base)
-	case slots && base != "" && catalog.CheckJob(base) == nil:
+	case (manifest || isSlot && any && !slots) && n.up != nil:
+		// In other directories of the parent some of its files may lie.
+		return &Target{Kind: TargetCheckpoint, Name: n.name, Backend: n.up, Jobs: []string{""}, Dir: n.base}, nil
+	case manifest:
+		return &Target{Kind: TargetCheckpoint, Name: n.name, Backend: n.self, Jobs: []string{""}}, nil
+	case slots && n.up != nil && catalog.CheckJob(n.base) == nil:
 		// Its log has the name of the folder, so the parent is the root.
-		up, err := i.o.Open(ctx, parent)
-		if err != nil {
-			return nil, err
-		}
-		b.Close()
-		return &Target{Kind: TargetJob, Name: name, Backend: up, Jobs: []string{base}}, nil
+		return &Target{Kind: TargetJob, Name: n.name, Backend: n.up, Jobs: []string{n.base}}, nil
 	case slots:
-		return &Target{Kind: TargetJob, Name: name, Backend: b, Jobs: []string{""}}, nil
+		return &Target{Kind: TargetJob, Name: n.name, Backend: n.self, Jobs: []string{""}}, nil
 	case !any:
-		return nil, notCheckpoint(name, "there is nothing below it", "name a checkpoint, a job, or a folder with jobs")
+		return nil, notCheckpoint(n.name, "there is nothing below it", "name a checkpoint, a job, or a folder with jobs")
 	}
-	jobs, err := catalog.Jobs(ctx, b)
+	jobs, err := catalog.Jobs(ctx, n.self)
 	if err != nil {
 		return nil, err
 	}
 	if len(jobs) == 0 {
-		return nil, notCheckpoint(name, "no job below it has a checkpoint", "name a checkpoint, a job, or a folder with jobs")
+		return nil, notCheckpoint(n.name, "no job below it has a checkpoint", "name a checkpoint, a job, or a folder with jobs")
 	}
-	return &Target{Kind: TargetRoot, Name: name, Backend: b, Jobs: jobs}, nil
-}
-
-// checkpointTarget opens the parent of a checkpoint's directory, in whose other
-// directories some of its files may lie; b is the directory itself, and enough
-// where it has no parent.
-func (i *Inspector) checkpointTarget(ctx context.Context, b backends.Backend, name, parent, base string) (*Target, error) {
-	if base == "" {
-		return &Target{Kind: TargetCheckpoint, Name: name, Backend: b, Jobs: []string{""}}, nil
-	}
-	up, err := i.o.Open(ctx, parent)
-	if err != nil {
-		return nil, err
-	}
-	b.Close()
-	return &Target{Kind: TargetCheckpoint, Name: name, Backend: up, Jobs: []string{""}, Dir: base}, nil
+	return &Target{Kind: TargetRoot, Name: n.name, Backend: n.self, Jobs: jobs}, nil
 }
 
 // splitURL takes the last part off a path or URL. Base is "" where there is none.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/catalog"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -65,7 +67,9 @@ func (i *Inspector) Verify(ctx context.Context, t *Target, o VerifyOptions, repo
 	}
 	job, dir, err := i.newest(ctx, t)
 	if errors.Is(err, inflight.ErrDamaged) {
-		return report(&Verification{Name: "job " + t.Name, Findings: []inflight.Finding{findingOf(err, t.Name)}})
+		f := findingOf(err, t.Name)
+		f.Object = onBackend(t.Backend, f.Object)
+		return report(&Verification{Name: "job at " + t.Name, Findings: []inflight.Finding{f}})
 	}
 	if err != nil {
 		return err
@@ -93,6 +97,7 @@ func (i *Inspector) verifyDir(ctx context.Context, t *Target, job, dir string, o
 		return nil, nil, err
 	}
 	f := findingOf(err, path.Join(dir, format.ManifestName))
+	f.Object = onBackend(t.Backend, f.Object)
 	return &Verification{Name: "checkpoint in " + dir, Findings: []inflight.Finding{f}}, nil, nil
 }
 
@@ -162,7 +167,7 @@ func (i *Inspector) verifyCheckpoint(ctx context.Context, c *checkpoint, o Verif
 		}
 	}
 	v.summary = fmt.Sprintf("%s, %s checked; %d of %d connections proven", plural(len(c.Manifest.Files), "file"), size(r.Bytes), proven, len(flows))
-	qualify(v.Findings, c.job)
+	c.qualify(v.Findings)
 	return v, &verified{c.Manifest, flows}, nil
 }
 
@@ -178,12 +183,35 @@ func (c *checkpoint) checkStats(ctx context.Context) (f inflight.Finding, ok boo
 }
 
 // qualify makes the objects of findings names on the backend.
-func qualify(findings []inflight.Finding, job string) {
+func (c *checkpoint) qualify(findings []inflight.Finding) {
 	for k := range findings {
-		if f := &findings[k]; job != "" && f.Object != job && !strings.HasPrefix(f.Object, job+"/") {
-			f.Object = path.Join(job, f.Object)
+		f := &findings[k]
+		f.Object = onBackend(c.target.Backend, f.Object)
+		dir, _, _ := strings.Cut(f.Object, "/")
+		_, isSlot := format.ParseCheckpointDir(dir)
+		switch {
+		case strings.HasPrefix(f.Object, c.Dir), c.job != "" && strings.HasPrefix(f.Object, c.job+"/"):
+		case isSlot:
+			f.Object = path.Join(c.job, f.Object)
+		default: // a subtask, which is said elsewhere
+			f.Object = c.Dir
 		}
 	}
+}
+
+// onBackend takes off object where the root of b lies: stores name what they
+// have in errors in full.
+func onBackend(b backends.Backend, object string) string {
+	u, err := url.Parse(b.URL())
+	if err != nil {
+		return object
+	}
+	for _, root := range []string{b.URL(), u.Path} {
+		if rest, ok := strings.CutPrefix(object, strings.TrimSuffix(root, "/")+"/"); ok && root != "" {
+			return rest
+		}
+	}
+	return object
 }
 
 // verifyJob verifies every slot of a job, and what only shows between them.
@@ -294,8 +322,8 @@ func (i *Inspector) verifyFile(ctx context.Context, t *Target) (*Verification, e
 	return v, nil
 }
 
-// scanFile scans the file of t. Any file that is called as ours are, or lies
-// where ours do, is damaged if it is not one of ours; others are no checkpoint.
+// scanFile scans the file of t. A file that is called as ours are is damaged if
+// it is not one of ours; another is no checkpoint.
 func (i *Inspector) scanFile(ctx context.Context, t *Target) (*reader.File, *reader.Reader, error) {
 	r := reader.Open(t.Backend, "", reader.Options{})
 	info, err := t.Backend.Stat(ctx, t.File)
@@ -311,7 +339,7 @@ func (i *Inspector) scanFile(ctx context.Context, t *Target) (*reader.File, *rea
 	_, dir := splitURL(parent)
 	id, inSlot := format.ParseCheckpointDir(dir)
 	for _, n := range f.Findings {
-		if (n.Code == format.CodeForeign || n.Code == format.CodeEmpty) && !inSlot && !strings.HasSuffix(t.File, format.StateSuffix) {
+		if (n.Code == format.CodeForeign || n.Code == format.CodeEmpty) && !strings.HasSuffix(t.File, format.StateSuffix) {
 			r.Close()
 			return nil, nil, notCheckpoint(t.Name, oneLine(n.Text), "name a channel-state file or a checkpoint")
 		}

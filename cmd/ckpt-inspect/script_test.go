@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 //	run           one command of the inspector a line
 //	defect        the same after lines that damage files:
 //	              flip FILE OFFSET [BIT], cut FILE LENGTH, zero FILE OFFSET LENGTH, append FILE TEXT,
-//	              swap FILE FILE, copy FILE FILE, remove FILE, write FILE TEXT,
+//	              swap FILE FILE, move FILE FILE, copy FILE FILE, remove FILE, write FILE TEXT,
 //	              manifest FILE OLD NEW (replaces text, and makes the checksum right)
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
@@ -135,6 +135,11 @@ var edits = map[string]func(t testing.TB, dir string, args []string){
 			age(t, path)
 			return err
 		}))
+	},
+	"move": func(t testing.TB, dir string, args []string) {
+		to := filepath.Join(dir, args[1])
+		require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o700))
+		require.NoError(t, os.Rename(filepath.Join(dir, args[0]), to))
 	},
 	"swap": func(t testing.TB, dir string, args []string) {
 		a, b := filepath.Join(dir, args[0]), filepath.Join(dir, args[1])
