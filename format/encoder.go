@@ -205,6 +205,7 @@ func (e *Encoder) Append(m Member, a inflight.Address, pos inflight.Pos, b []byt
 			return e.err
 		}
 		pos = pos.Advance(uint64(piece), btoi(!head))
+		n.next = pos // no gap within a buffer
 		head, e.runTail = true, true
 	}
 }
