@@ -102,7 +102,7 @@ func TestModelNeedsEachRule(t *testing.T) {
 		"C5: a list in no order":               {cfg: modelConfig{coordinators: []int{4, 0}, scan: scanDescending}, want: "I7", long: true},
 		"C6: ids with gaps":                    {cfg: modelConfig{coordinators: []int{2, 1}, without: ruleNoGaps}, want: "I7"},
 		"C7: aborted ids above the tip go":     {cfg: modelConfig{coordinators: []int{2, 1}, faults: 1, collectors: 1, without: ruleKeepAborted}, want: "I5"},
-		"own pending slots are not looked at":  {cfg: modelConfig{coordinators: []int{2, 1}, concurrent: 2, without: ruleOwnSlots}, want: "I2", long: true},
+		"own pending slots are not looked at":  {cfg: modelConfig{coordinators: []int{2, 1}, concurrent: 2, without: ruleOwnSlots}, want: "I2"},
 		"C8: files go while undecided":         {cfg: modelConfig{coordinators: []int{1, 1}, faults: 1, without: ruleDecidedFirst}, want: "I"},
 	} {
 		t.Run(name, func(t *testing.T) {

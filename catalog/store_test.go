@@ -224,9 +224,8 @@ type memory struct {
 	dirs      map[string]bool // empty folders that stayed
 	leftovers map[string]int64
 	late      []op // creates that were delayed
-	ops       int
 	// hook may answer instead of the store, or change how it answers.
-	hook func(ctx context.Context, n int, o op) fault
+	hook func(o op) fault
 }
 
 // fault says how a store misbehaves in one op.
@@ -245,17 +244,20 @@ func newMemory() *memory {
 	return m
 }
 
-func (m *memory) call(ctx context.Context, o op) result {
+// via returns the same store behind another hook.
+func (m *memory) via(hook func(o op) fault) *opStore {
+	return &opStore{do: func(ctx context.Context, o op) result { return m.callWith(ctx, o, hook) }}
+}
+
+func (m *memory) call(ctx context.Context, o op) result { return m.callWith(ctx, o, m.hook) }
+
+func (m *memory) callWith(ctx context.Context, o op, hook func(o op) fault) result {
 	if err := ctx.Err(); err != nil {
 		return result{err: err}
 	}
 	var f fault
-	m.mu.Lock()
-	n, hook := m.ops, m.hook
-	m.ops++
-	m.mu.Unlock()
 	if hook != nil {
-		f = hook(ctx, n, o)
+		f = hook(o)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
