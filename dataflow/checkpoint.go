@@ -1,0 +1,302 @@
+package dataflow
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// Ack is a subtask's part of a checkpoint, durable.
+type Ack struct {
+	Task      inflight.Task
+	ID        inflight.CheckpointID
+	Handle    inflight.Handle
+	Cuts      []inflight.Cut
+	Unaligned bool // its barrier overtook data, here or on its way down
+
+	StartDelay time.Duration // trigger → first barrier
+	Alignment  time.Duration // first barrier → last barrier
+	Sync       time.Duration // what the task's records waited for
+	Async      time.Duration // → durable
+	EndToEnd   time.Duration // trigger → durable
+	Late       uint64        // bytes of input captured when they arrived
+}
+
+// checkpointing is the task's side of its checkpoints.
+type checkpointing struct {
+	last    int64 // newest id that was triggered or given up; -1
+	aborted map[inflight.CheckpointID]bool
+	at      *snapshot // the one at work
+	finalID int64     // the first triggered in phase final; -1
+	err     error     // an operator's, on its way to Step
+}
+
+// snapshot is one checkpoint of one task.
+type snapshot struct {
+	b        barrier
+	capture  Capture
+	ack      Ack
+	first    time.Duration // when the first barrier came
+	synced   time.Duration
+	received bool // all barriers have come
+}
+
+// trigger is the coordinator's call. At a source it is the snapshot; a task
+// whose inputs have ended takes it in place of the barriers.
+func (t *task) triggered(b barrier) error {
+	t.trace(PointUrgentMail, b.id, "%s", b.alignment)
+	if len(t.in.channels) > 0 && t.someOpen() {
+		t.bar.inject(b)
+		return t.ckpt.err
+	}
+	if err := t.trigger(b); err != nil {
+		t.aborted(b.id, ReasonOf(err), err)
+	} else {
+		t.allReceived(b.id)
+	}
+	return t.ckpt.err
+}
+
+func (t *task) someOpen() bool {
+	for _, c := range t.in.channels {
+		if !c.ended {
+			return true
+		}
+	}
+	return false
+}
+
+// initInputs implements barrierHost.
+func (t *task) initInputs(b barrier) error {
+	c, err := t.writer.Start(b.id, StartOptions{Savepoint: b.savepoint, ChannelState: b.needsChannelState()})
+	if err != nil {
+		return err
+	}
+	s := &snapshot{b: b, capture: c, first: t.exec.Now()}
+	t.ckpt.at = s
+	if b.alignment != Unaligned {
+		s.received = true
+		c.FinishInput()
+		return nil
+	}
+	t.trace(PointFirstBarrier, b.id, "%d channels", len(t.in.channels))
+	var bytes uint64
+	for _, ch := range t.in.channels {
+		n, err := ch.start(b.id, c)
+		if err != nil {
+			return err
+		}
+		bytes += n
+	}
+	t.trace(PointInputCapture, b.id, "%d bytes", bytes)
+	return nil
+}
+
+// trigger implements barrierHost: it sends the barrier on, captures what it
+// overtakes, and takes the picture of the state, in one go on the task.
+func (t *task) trigger(b barrier) error {
+	k := &t.ckpt
+	switch {
+	case int64(b.id) <= k.last:
+		t.writer.Abort(b.id, inflight.ErrSubsumed)
+		return nil
+	case k.aborted[b.id]:
+		k.last = int64(b.id)
+		t.giveUp(b.id, inflight.ErrAborted)
+		return nil
+	}
+	k.last = int64(b.id)
+	for id := range k.aborted {
+		if id < b.id {
+			delete(k.aborted, id)
+		}
+	}
+	start := t.exec.Now()
+	b = b.supported()
+	if k.at == nil || k.at.b.id != b.id {
+		if err := t.initInputs(b); err != nil {
+			return err
+		}
+	}
+	s := k.at
+	if t.op != nil {
+		if err := t.op.Prepare(t.ctx, b.id); err != nil {
+			k.err = err
+			return err
+		}
+	}
+	t.sendBarrier(b, s.capture)
+	if t.phase == final && k.finalID < 0 {
+		k.finalID = int64(b.id)
+	}
+	frozen := make([]Frozen, len(t.states))
+	for i, ns := range t.states {
+		frozen[i] = ns.s.Freeze()
+	}
+	s.synced = t.exec.Now()
+	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned,
+		StartDelay: s.first - b.at, Sync: s.synced - start}
+	t.exec.Go(func() { t.encode(s.capture, frozen) })
+	s.capture.Done(func(h inflight.Handle, err error) {
+		t.mail.put(func() error { t.durable(s, h, err); return nil }, false)
+	})
+	return nil
+}
+
+// sendBarrier broadcasts the barrier. One that may still time out gets a timer.
+func (t *task) sendBarrier(b barrier, c Capture) {
+	var bytes uint64
+	for _, p := range t.out {
+		bytes += p.barrier(b, c)
+	}
+	if b.alignment == Unaligned {
+		t.trace(PointHandOver, b.id, "%d bytes", bytes)
+	}
+	if b.timeoutable() && len(t.out) > 0 {
+		t.timer(max(b.at+b.timeout, t.exec.Now()), func() { t.outputTimeout(b.id) })
+	}
+}
+
+// outputTimeout lets the barrier overtake what it still stands behind.
+func (t *task) outputTimeout(id inflight.CheckpointID) {
+	var bytes uint64
+	var switched int
+	for _, p := range t.out {
+		n, k := p.timeout(id)
+		bytes += n
+		switched += k
+	}
+	if switched == 0 {
+		return
+	}
+	t.trace(PointSwitchUpstream, id, "%d subpartitions, %d bytes", switched, bytes)
+	if s := t.ckpt.at; s != nil && s.b.id == id {
+		s.ack.Unaligned = true
+	}
+}
+
+// encode writes the picture of the state beside the task.
+func (t *task) encode(c Capture, frozen []Frozen) {
+	for i, f := range frozen {
+		f.Encode(func(p []byte) { c.State(t.states[i].name, inflight.Bytes(p)) })
+	}
+	c.FinishOutput()
+}
+
+// allReceived implements barrierHost.
+func (t *task) allReceived(id inflight.CheckpointID) {
+	s := t.ckpt.at
+	if s == nil || s.b.id != id {
+		return
+	}
+	s.ack.Alignment = t.exec.Now() - s.first
+	if !s.received {
+		s.received = true
+		s.capture.FinishInput()
+	}
+}
+
+// durable is called when the capture has ended.
+func (t *task) durable(s *snapshot, h inflight.Handle, err error) {
+	if t.ckpt.at == s {
+		t.ckpt.at = nil
+	}
+	if err != nil {
+		t.boss.declined(t.id, s.b.id, ReasonOf(err), err)
+		return
+	}
+	now := t.exec.Now()
+	s.ack.Handle = h
+	s.ack.Async = now - s.synced
+	s.ack.EndToEnd = now - s.b.at
+	for _, c := range t.in.channels {
+		s.ack.Late += c.late()
+	}
+	t.boss.acked(s.ack)
+}
+
+// aborted implements barrierHost.
+func (t *task) aborted(id inflight.CheckpointID, r Reason, cause error) {
+	t.ckpt.last = max(t.ckpt.last, int64(id))
+	t.giveUp(id, cause)
+	t.boss.declined(t.id, id, r, cause)
+}
+
+// giveUp drops what was captured for a checkpoint and says so downstream.
+func (t *task) giveUp(id inflight.CheckpointID, cause error) {
+	t.writer.Abort(id, cause)
+	for _, p := range t.out {
+		p.abort(id, cause)
+		p.event(&event{kind: evCancel, b: barrier{id: id}})
+	}
+	if s := t.ckpt.at; s != nil && s.b.id == id {
+		t.ckpt.at = nil
+	}
+}
+
+// notifyAborted is the coordinator's word that it has given a checkpoint up.
+func (t *task) notifyAborted(id inflight.CheckpointID) error {
+	t.bar.given(id)
+	t.writer.Abort(id, inflight.ErrAborted)
+	if int64(id) > t.ckpt.last {
+		t.ckpt.aborted[id] = true
+		return t.ckpt.err
+	}
+	for _, p := range t.out {
+		p.abort(id, inflight.ErrAborted)
+	}
+	if t.op == nil {
+		return nil
+	}
+	return t.op.Abort(t.ctx, id)
+}
+
+// notifyComplete is the coordinator's word that a checkpoint is complete.
+func (t *task) notifyComplete(id inflight.CheckpointID) error {
+	var err error
+	if t.op != nil {
+		err = t.op.Complete(t.ctx, id)
+	} else {
+		err = t.src.Complete(t.ctx, id)
+	}
+	if err == nil && t.phase == final && t.ckpt.finalID >= 0 && int64(id) >= t.ckpt.finalID {
+		t.end()
+	}
+	return err
+}
+
+// cuts say what of each connection was consumed and emitted.
+func (t *task) cuts() (cuts []inflight.Cut) {
+	for _, c := range t.in.channels {
+		cuts = append(cuts, c.cut(t.epoch))
+	}
+	for _, p := range t.out {
+		cuts = p.cuts(cuts)
+	}
+	return cuts
+}
+
+// stopInputs implements barrierHost.
+func (t *task) stopInputs(id inflight.CheckpointID) {
+	for _, c := range t.in.channels {
+		c.stop(id)
+	}
+}
+
+// clock implements barrierHost.
+func (t *task) clock() time.Duration { return t.exec.Now() }
+
+// timer implements barrierHost.
+func (t *task) timer(at time.Duration, f func()) (stop func()) {
+	return t.exec.At(at, func() {
+		t.mail.put(func() error { f(); return t.ckpt.err }, true)
+	})
+}
+
+// trace implements barrierHost.
+func (t *task) trace(p Point, id inflight.CheckpointID, format string, args ...any) {
+	if t.opts.Trace != nil {
+		t.boss.traced(TraceEvent{At: t.exec.Now(), Point: p, Task: t.id, Checkpoint: id, Text: fmt.Sprintf(format, args...)})
+	}
+}

@@ -1,0 +1,359 @@
+package dataflow
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// coordinator decides when a checkpoint is triggered, complete, or given up.
+// It is an actor: everything reaches it as mail, in one attempt of a job.
+type coordinator struct {
+	a     *Deployment
+	exec  Executor
+	store Store
+	opts  *Options
+	mail  mailbox
+
+	pending  *pendingCheckpoint
+	requests []func(CheckpointResult) // savepoints that wait for their turn
+	ended    map[inflight.Task]Finished
+	drained  map[inflight.Task]bool
+	replayed int           // tasks that have replayed their inputs
+	idle     time.Duration // since when nothing is pending
+	failures int           // in a row
+	realign  bool          // the last one went over the memory bound
+	waits    func()        // stops the timer of the next trigger
+	stopped  bool
+}
+
+// pendingCheckpoint is one that was triggered and is not decided.
+type pendingCheckpoint struct {
+	b          barrier
+	slot       Slot
+	result     CheckpointResult
+	waiting    map[inflight.Task]bool
+	asked      map[inflight.Task]bool // got the trigger from here
+	finished   []Finished
+	stopTimer  func()
+	committing bool
+	savepoint  func(CheckpointResult) // of who asked for it
+}
+
+// CheckpointResult is how a checkpoint went.
+type CheckpointResult struct {
+	ID        inflight.CheckpointID
+	Savepoint bool
+	Completed bool
+	Reason    Reason // if not
+	Cause     error
+	Duration  time.Duration // trigger → durable and committed
+	AckTime   time.Duration // trigger → last acknowledgement
+	Acks      []Ack
+	Committed Committed
+}
+
+// Alignment says how the checkpoint went: aligned, unaligned, or mixed.
+func (r CheckpointResult) Alignment() string {
+	n := 0
+	for _, a := range r.Acks {
+		if a.Unaligned {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return "aligned"
+	case len(r.Acks):
+		return "unaligned"
+	}
+	return "mixed"
+}
+
+// Step implements Actor.
+func (c *coordinator) Step(budget int) Status {
+	for range budget {
+		if c.stopped {
+			return Status{Why: Done}
+		}
+		f := c.mail.take()
+		if f == nil {
+			return Status{Why: NoInput}
+		}
+		f() // its errors end the attempt by themselves
+	}
+	return Status{Why: Ready}
+}
+
+// do runs f on the coordinator.
+func (c *coordinator) do(f func()) { c.mail.put(func() error { f(); return nil }, false) }
+
+// start begins the rhythm of checkpoints.
+func (c *coordinator) start() {
+	switch {
+	case len(c.ended) == len(c.a.tasks): // everything was over before
+		c.a.finish()
+	case c.store != nil && c.opts.Interval > 0:
+		c.schedule(c.opts.Interval)
+	}
+}
+
+// schedule triggers the next checkpoint after d, and not before the pause.
+func (c *coordinator) schedule(d time.Duration) {
+	if c.waits != nil {
+		c.waits()
+	}
+	at := max(c.exec.Now()+d, c.idle+c.opts.MinPause)
+	c.waits = c.exec.At(at, func() { c.do(c.tick) })
+}
+
+func (c *coordinator) tick() {
+	if c.pending == nil && !c.stopped && len(c.ended) < len(c.a.tasks) {
+		c.begin(nil)
+	}
+}
+
+// begin triggers a checkpoint, or the savepoint that somebody asked for.
+func (c *coordinator) begin(savepoint func(CheckpointResult)) {
+	slot, err := c.store.Begin()
+	if err != nil {
+		c.a.fail(err)
+		return
+	}
+	p := &pendingCheckpoint{
+		slot: slot, savepoint: savepoint, b: c.opts.barrier(slot.ID(), c.exec.Now(), savepoint != nil, c.realign),
+		waiting: map[inflight.Task]bool{}, asked: map[inflight.Task]bool{},
+	}
+	c.realign = false
+	p.result = CheckpointResult{ID: p.b.id, Savepoint: p.b.savepoint}
+	c.pending = p
+	for _, t := range c.a.tasks {
+		if f, over := c.ended[t.id]; over {
+			p.finished = append(p.finished, f)
+		} else {
+			p.waiting[t.id] = true
+		}
+	}
+	c.trace(PointTriggered, p.b.id, "%s, %d tasks", p.b.alignment, len(p.waiting))
+	p.stopTimer = c.exec.At(p.b.at+c.opts.Timeout, func() {
+		c.do(func() { c.timeout(p) })
+	})
+	c.ask(p)
+}
+
+// ask triggers the tasks that no barrier will reach: those without a task
+// upstream that still runs.
+func (c *coordinator) ask(p *pendingCheckpoint) {
+	for _, t := range c.a.tasks {
+		if !p.waiting[t.id] || p.asked[t.id] || slices.ContainsFunc(t.upstream, func(u inflight.Task) bool {
+			_, over := c.ended[u]
+			return !over
+		}) {
+			continue
+		}
+		p.asked[t.id] = true
+		c.tell(t, p.b.alignment == Unaligned, func() error { return t.triggered(p.b) })
+	}
+}
+
+// tell sends a message to a task; it may be lost.
+func (c *coordinator) tell(t *task, urgent bool, f func() error) {
+	c.exec.Send(func() { t.mail.put(f, urgent) })
+}
+
+func (c *coordinator) tellAll(f func(*task) error) {
+	for _, t := range c.a.tasks {
+		if _, over := c.ended[t.id]; !over {
+			c.tell(t, false, func() error { return f(t) })
+		}
+	}
+}
+
+// ack takes a subtask's part; one that comes twice or too late counts nothing.
+func (c *coordinator) ack(a Ack) {
+	p := c.pending
+	if p == nil || p.b.id != a.ID || !p.waiting[a.Task] {
+		return
+	}
+	delete(p.waiting, a.Task)
+	p.result.Acks = append(p.result.Acks, a)
+	c.trace(PointAcked, a.ID, "%s after %v", a.Task, a.EndToEnd)
+	c.commitIfWhole()
+}
+
+func (c *coordinator) commitIfWhole() {
+	p := c.pending
+	if p == nil || len(p.waiting) > 0 || p.committing {
+		return
+	}
+	p.committing = true
+	p.stopTimer()
+	p.result.AckTime = c.exec.Now() - p.b.at
+	slices.SortFunc(p.result.Acks, func(a, b Ack) int { return a.Task.Compare(b.Task) })
+	p.slot.Commit(Completed{ID: p.b.id, Savepoint: p.b.savepoint, Acks: p.result.Acks, Finished: p.finished},
+		func(done Committed, err error) { c.do(func() { c.committed(p, done, err) }) })
+}
+
+func (c *coordinator) committed(p *pendingCheckpoint, done Committed, err error) {
+	if err != nil {
+		p.committing = false
+		r := ReasonCommit
+		if errors.Is(err, inflight.ErrFenced) {
+			r = ReasonFenced
+		}
+		c.over(p, r, err)
+		if r == ReasonFenced {
+			c.a.fail(err)
+		}
+		return
+	}
+	c.pending = nil
+	c.failures = 0
+	c.idle = c.exec.Now()
+	p.result.Completed, p.result.Committed, p.result.Duration = true, done, c.idle-p.b.at
+	c.trace(PointCompleted, p.b.id, "%s after %v", p.result.Alignment(), p.result.Duration)
+	c.tellAll(func(t *task) error { return t.notifyComplete(p.b.id) })
+	c.store.Retire()
+	c.report(p)
+	c.next(p)
+}
+
+func (c *coordinator) report(p *pendingCheckpoint) {
+	if c.opts.OnCheckpoint != nil {
+		c.opts.OnCheckpoint(p.result)
+	}
+	if p.savepoint != nil {
+		p.savepoint(p.result)
+	}
+}
+
+// next begins what waits, or goes back to the rhythm.
+func (c *coordinator) next(p *pendingCheckpoint) {
+	switch {
+	case c.stopped:
+	case len(c.ended) == len(c.a.tasks):
+		c.a.finish()
+	case len(c.requests) > 0:
+		done := c.requests[0]
+		c.requests = c.requests[1:]
+		c.begin(done)
+	case c.realign:
+		c.begin(nil)
+	case c.allDrained():
+		c.schedule(min(max(c.opts.Interval, time.Millisecond), finalPause))
+	case c.opts.Interval > 0:
+		c.schedule(max(0, p.b.at+c.opts.Interval-c.exec.Now()))
+	}
+}
+
+// finalPause is how long a final checkpoint is given to end the tasks, before
+// the next one makes its lost notification good.
+const finalPause = 100 * time.Millisecond
+
+func (c *coordinator) timeout(p *pendingCheckpoint) {
+	if c.pending == p && !p.committing {
+		c.over(p, ReasonTimeout, fmt.Errorf("%d tasks have not acknowledged, such as %s: %w", len(p.waiting), anyOf(p.waiting), inflight.ErrTimeout))
+	}
+}
+
+func anyOf(set map[inflight.Task]bool) inflight.Task {
+	var all []inflight.Task
+	for t := range set {
+		all = append(all, t)
+	}
+	return slices.MinFunc(all, inflight.Task.Compare)
+}
+
+func (c *coordinator) decline(task inflight.Task, id inflight.CheckpointID, r Reason, cause error) {
+	if p := c.pending; p != nil && p.b.id == id && !p.committing {
+		c.over(p, r, fmt.Errorf("%s: %w", task, cause))
+	}
+}
+
+// over gives a pending checkpoint up.
+func (c *coordinator) over(p *pendingCheckpoint, r Reason, cause error) {
+	c.pending = nil
+	c.idle = c.exec.Now()
+	p.stopTimer()
+	p.result.Reason, p.result.Cause, p.result.Duration = r, cause, c.idle-p.b.at
+	c.trace(PointFailed, p.b.id, "%s: %v", r, cause)
+	p.slot.Abort(r, cause)
+	c.tellAll(func(t *task) error { return t.notifyAborted(p.b.id) })
+	c.report(p)
+	c.realign = r == ReasonOverBudget
+	if !r.Declined() && r != ReasonFenced {
+		if c.failures++; c.opts.TolerableFailures >= 0 && c.failures > c.opts.TolerableFailures {
+			c.a.fail(fmt.Errorf("%d checkpoints in a row have failed, the last one: %w", c.failures, cause))
+			return
+		}
+	}
+	c.next(p)
+}
+
+// savepoint triggers a savepoint as soon as nothing else is pending.
+func (c *coordinator) savepoint(done func(CheckpointResult)) {
+	if c.pending == nil {
+		c.begin(done)
+	} else {
+		c.requests = append(c.requests, done)
+	}
+}
+
+// taskReplayed counts; with the last one the base is needed no more.
+func (c *coordinator) taskReplayed() {
+	if c.replayed++; c.replayed == c.a.replaying {
+		c.store.ReplayDone()
+	}
+}
+
+// taskDrained begins the final checkpoint after the last task that drained.
+func (c *coordinator) taskDrained(t inflight.Task) {
+	c.drained[t] = true
+	if c.store != nil && c.allDrained() && c.pending == nil {
+		c.tick()
+	}
+}
+
+// allDrained reports whether nothing will flow any more.
+func (c *coordinator) allDrained() bool { return len(c.drained) == len(c.a.tasks) }
+
+// taskEnded notes that a task is over. A pending checkpoint goes on without
+// it; tasks further down get their trigger from here.
+func (c *coordinator) taskEnded(f Finished) {
+	c.ended[f.Task] = f
+	c.drained[f.Task] = true
+	if p := c.pending; p != nil && p.waiting[f.Task] {
+		delete(p.waiting, f.Task)
+		p.finished = append(p.finished, f)
+		c.ask(p)
+		c.commitIfWhole()
+	} else if p != nil {
+		c.ask(p)
+	}
+	if len(c.ended) == len(c.a.tasks) && c.pending == nil {
+		c.a.finish()
+	}
+}
+
+// stop ends the coordinator; what is pending is given up.
+func (c *coordinator) stop(r Reason) {
+	if c.stopped {
+		return
+	}
+	c.stopped = true
+	if c.waits != nil {
+		c.waits()
+	}
+	if p := c.pending; p != nil && !p.committing {
+		c.over(p, r, inflight.ErrAborted)
+	}
+}
+
+func (c *coordinator) trace(p Point, id inflight.CheckpointID, format string, args ...any) {
+	if c.opts.Trace != nil {
+		c.opts.Trace(TraceEvent{At: c.exec.Now(), Point: p, Checkpoint: id, Text: fmt.Sprintf(format, args...)})
+	}
+}

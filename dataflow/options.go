@@ -1,0 +1,93 @@
+package dataflow
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// Options are the options of a job; docs/operations.md describes them. Zero
+// values mean the defaults. They do not change while a job runs.
+type Options struct {
+	Interval          time.Duration // of checkpoints; 0: none
+	Timeout           time.Duration // of a checkpoint; default 10 minutes
+	MinPause          time.Duration // between two checkpoints
+	TolerableFailures int           // in a row; -1: any number
+	AtLeastOnce       bool          // barriers block nothing; not with Unaligned
+
+	Unaligned      bool
+	AlignedTimeout time.Duration // 0: unaligned from the start
+	// AlignedSources and AlignedEdges ("from-to") may hold no channel state.
+	AlignedSources, AlignedEdges []string
+
+	Credit            bool // network channels instead of local ones
+	Memory            int  // bytes of all buffers; default 64 MiB
+	BufferSize        int  // default 32 KiB
+	ExclusiveBuffers  int  // of a network channel; default 2; -1: none
+	FloatingBuffers   int  // of a gate; default 8
+	OutputBuffers     int  // of a partition; default 2 × subpartitions + 8
+	PerSubpartition   int  // of these; default 10
+	OverdraftBuffers  int  // of a partition, for what is under way; default 20; -1: none
+	Restarts          int  // after failures; -1: any number
+	RestartDelay      time.Duration
+	Seed              uint64 // of Shuffle and Context.Rand
+	Trace             func(TraceEvent)
+	OnCheckpoint      func(CheckpointResult)
+	OnRestart         func(attempt int, cause error)
+	parallelism       map[string]int // by vertex
+	maxParallelism    int
+	afterDeserializer func() // tests
+}
+
+// withDefaults fills in what is zero.
+func (o Options) withDefaults(g *Graph) *Options {
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
+	o.Memory = cmp.Or(o.Memory, 64<<20)
+	o.BufferSize = cmp.Or(o.BufferSize, 32<<10)
+	o.ExclusiveBuffers = max(0, cmp.Or(o.ExclusiveBuffers, 2))
+	o.FloatingBuffers = cmp.Or(o.FloatingBuffers, 8)
+	o.PerSubpartition = cmp.Or(o.PerSubpartition, 10)
+	o.OverdraftBuffers = max(0, cmp.Or(o.OverdraftBuffers, 20))
+	o.maxParallelism = g.MaxParallelism
+	o.parallelism = map[string]int{}
+	for _, v := range g.vertices {
+		o.parallelism[v.name] = v.parallelism
+	}
+	return &o
+}
+
+// check refuses what cannot work.
+func (o *Options) check() error {
+	bad := func(object, format string, args ...any) error {
+		return &inflight.Error{Op: "configure", Object: object, Err: fmt.Errorf(format+": %w", append(args, inflight.ErrConfig)...)}
+	}
+	switch {
+	case o.AtLeastOnce && o.Unaligned:
+		return bad("checkpoint.mode", "cannot use unaligned checkpoints with at-least-once mode")
+	case o.AlignedTimeout < 0:
+		return bad("unaligned.aligned-timeout", "%v is negative", o.AlignedTimeout)
+	case o.BufferSize < 16:
+		return bad("network.buffer-size", "%d bytes hold no record's head", o.BufferSize)
+	case o.Credit && o.ExclusiveBuffers+o.FloatingBuffers < 1:
+		return bad("network.exclusive-buffers", "a gate without buffers receives nothing")
+	}
+	return nil
+}
+
+// barrier makes the barrier of a checkpoint that is triggered now.
+func (o *Options) barrier(id inflight.CheckpointID, now time.Duration, savepoint, realign bool) barrier {
+	b := barrier{id: id, at: now, alignment: Aligned, timeout: never, savepoint: savepoint}
+	switch {
+	case o.AtLeastOnce:
+		b.alignment = AtLeastOnce
+	case savepoint || !o.Unaligned || realign:
+	case o.AlignedTimeout == 0:
+		b.alignment = Unaligned
+	case o.AlignedTimeout < math.MaxInt64:
+		b.timeout = o.AlignedTimeout
+	}
+	return b
+}

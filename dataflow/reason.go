@@ -1,0 +1,54 @@
+package dataflow
+
+import (
+	"errors"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// Reason says why a checkpoint did not complete. It is the same word in the
+// log, in JSON and in metrics.
+type Reason string
+
+// The reasons.
+const (
+	ReasonNone        Reason = ""
+	ReasonTimeout     Reason = "timeout"         // not complete within checkpoint.timeout
+	ReasonSubsumed    Reason = "subsumed"        // a newer checkpoint took its place
+	ReasonUpstream    Reason = "upstream"        // a task upstream gave it up
+	ReasonAborted     Reason = "aborted"         // given up by the coordinator
+	ReasonNotReady    Reason = "tasks-not-ready" // a task is not running yet, or still recovering
+	ReasonOverBudget  Reason = "over-budget"     // more in flight than may be held in memory
+	ReasonWrite       Reason = "write-failed"    // the capture could not be made durable
+	ReasonCommit      Reason = "commit-failed"   // the log did not take it
+	ReasonFenced      Reason = "fenced"          // another coordinator has taken over
+	ReasonTaskFailed  Reason = "task-failed"     // a task ended with an error
+	ReasonTaskStopped Reason = "job-stopped"     // the job ended first
+)
+
+// Declined reports whether r means that the checkpoint was called off rather
+// than that something failed: it does not count as a failure.
+func (r Reason) Declined() bool {
+	switch r {
+	case ReasonSubsumed, ReasonUpstream, ReasonAborted, ReasonNotReady, ReasonOverBudget, ReasonTaskStopped:
+		return true
+	}
+	return false
+}
+
+// ReasonOf returns the reason that err stands for.
+func ReasonOf(err error) Reason {
+	switch {
+	case errors.Is(err, inflight.ErrSubsumed):
+		return ReasonSubsumed
+	case errors.Is(err, inflight.ErrAborted):
+		return ReasonAborted
+	case errors.Is(err, inflight.ErrOverBudget):
+		return ReasonOverBudget
+	case errors.Is(err, inflight.ErrRecovering):
+		return ReasonNotReady
+	case errors.Is(err, inflight.ErrFenced):
+		return ReasonFenced
+	}
+	return ReasonWrite
+}

@@ -1,0 +1,257 @@
+package dataflow
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// State is a named piece of a subtask's state.
+type State interface {
+	// Freeze returns a picture that no longer changes. It runs on the task, so
+	// it is short. Encode runs beside it, once, and hands over the picture in
+	// pieces of any size, which are no longer touched.
+	Freeze() Frozen
+	// Restore takes back what Encode handed over, in one piece.
+	Restore(data []byte) error
+}
+
+// Frozen is a picture of a State.
+type Frozen interface{ Encode(put func([]byte)) }
+
+// FrozenBytes is a Frozen that is encoded already.
+type FrozenBytes []byte
+
+// Encode puts b.
+func (b FrozenBytes) Encode(put func([]byte)) { put(b) }
+
+// Codec writes and reads values. A value must not be changed through a pointer
+// that a copy shares.
+type Codec[V any] struct {
+	Append func(dst []byte, v *V) []byte
+	Decode func(data []byte, v *V) error
+}
+
+// Int64 is the codec of numbers.
+var Int64 = Codec[int64]{
+	Append: func(dst []byte, v *int64) []byte { return binary.BigEndian.AppendUint64(dst, uint64(*v)) },
+	Decode: func(data []byte, v *int64) error {
+		if len(data) != 8 {
+			return fmt.Errorf("a number of %d bytes: %w", len(data), inflight.ErrCorrupt)
+		}
+		*v = int64(binary.BigEndian.Uint64(data))
+		return nil
+	},
+}
+
+// Value is operator state of one small value.
+type Value[V any] struct {
+	V     V
+	codec Codec[V]
+}
+
+// NewValue registers a value under name; it is V where nothing was restored.
+func NewValue[V any](c *Context, name inflight.StateName, codec Codec[V], v V) (*Value[V], error) {
+	s := &Value[V]{V: v, codec: codec}
+	return s, c.Register(name, s)
+}
+
+// Freeze implements State.
+func (s *Value[V]) Freeze() Frozen { return FrozenBytes(s.codec.Append(nil, &s.V)) }
+
+// Restore implements State.
+func (s *Value[V]) Restore(data []byte) error { return s.codec.Decode(data, &s.V) }
+
+// Keyed is state with a value for each key. It is a hash trie of 16-way nodes
+// that is changed in place, except where a picture still shows a node or an
+// entry: that is copied before the first change. So Freeze takes no time, and
+// records flow while the picture is encoded.
+//
+//	keyed state, for each key: hash uint32 · key length uvarint · key · value length uvarint · value
+type Keyed[V any] struct {
+	codec Codec[V]
+	root  *node[V]
+	age   uint64 // grows with each picture; what is older is shared
+	n     int
+}
+
+type node[V any] struct {
+	age   uint64
+	child [16]*node[V]
+	leaf  *leaf[V] // entries of one hash; then there is no child
+}
+
+type leaf[V any] struct {
+	age  uint64
+	hash int32
+	key  string
+	v    V
+	next *leaf[V]
+}
+
+// NewKeyed registers keyed state under name.
+func NewKeyed[V any](c *Context, name inflight.StateName, codec Codec[V]) (*Keyed[V], error) {
+	s := &Keyed[V]{codec: codec, root: &node[V]{}}
+	return s, c.Register(name, s)
+}
+
+// Len is the number of keys.
+func (s *Keyed[V]) Len() int { return s.n }
+
+// Get returns the value of a key for reading; nil: there is none.
+func (s *Keyed[V]) Get(k Key) *V {
+	n, h := s.root, spread(k.Hash)
+	for ; n != nil && n.leaf == nil; h = bits.RotateLeft32(h, 4) {
+		n = n.child[h>>28]
+	}
+	if n == nil {
+		return nil
+	}
+	for l := n.leaf; l != nil; l = l.next {
+		if l.key == string(k.Bytes) {
+			return &l.v
+		}
+	}
+	return nil
+}
+
+// Put returns the value of a key for changing, a zero one if it is new. The
+// pointer is good until the next call.
+func (s *Keyed[V]) Put(k Key) *V {
+	at, h := &s.root, spread(k.Hash)
+	for depth := 0; ; depth++ {
+		n := s.own(at)
+		if n.leaf != nil {
+			if n.leaf.hash == k.Hash {
+				return s.putLeaf(n, k)
+			}
+			s.split(n, depth)
+		}
+		at = &n.child[h>>28]
+		h = bits.RotateLeft32(h, 4)
+		if *at == nil {
+			*at = &node[V]{age: s.age}
+			return s.putLeaf(*at, k)
+		}
+	}
+}
+
+// own makes the node at *at changeable.
+func (s *Keyed[V]) own(at **node[V]) *node[V] {
+	if (*at).age != s.age {
+		c := **at
+		c.age = s.age
+		*at = &c
+	}
+	return *at
+}
+
+// split moves the entries of a node one level down.
+func (s *Keyed[V]) split(n *node[V], depth int) {
+	h := bits.RotateLeft32(spread(n.leaf.hash), 4*depth)
+	n.child[h>>28] = &node[V]{age: s.age, leaf: n.leaf}
+	n.leaf = nil
+}
+
+func (s *Keyed[V]) putLeaf(n *node[V], k Key) *V {
+	for at := &n.leaf; *at != nil; at = &(*at).next {
+		if (*at).age != s.age {
+			c := **at
+			c.age = s.age
+			*at = &c
+		}
+		if (*at).key == string(k.Bytes) {
+			return &(*at).v
+		}
+	}
+	s.n++
+	n.leaf = &leaf[V]{age: s.age, hash: k.Hash, key: string(k.Bytes), next: n.leaf}
+	return &n.leaf.v
+}
+
+// Freeze implements State.
+func (s *Keyed[V]) Freeze() Frozen {
+	f := &frozenKeyed[V]{s.root, s.codec}
+	s.age++
+	return f
+}
+
+type frozenKeyed[V any] struct {
+	root  *node[V]
+	codec Codec[V]
+}
+
+// encodeChunk is about how much a picture hands over at a time.
+const encodeChunk = 64 << 10
+
+func (f *frozenKeyed[V]) Encode(put func([]byte)) {
+	var out, value []byte
+	var walk func(*node[V])
+	walk = func(n *node[V]) {
+		for l := n.leaf; l != nil; l = l.next {
+			out = binary.BigEndian.AppendUint32(out, uint32(l.hash))
+			out = binary.AppendUvarint(out, uint64(len(l.key)))
+			out = append(out, l.key...)
+			value = f.codec.Append(value[:0], &l.v)
+			out = binary.AppendUvarint(out, uint64(len(value)))
+			out = append(out, value...)
+		}
+		if len(out) >= encodeChunk {
+			put(out)
+			out = nil
+		}
+		for _, c := range n.child {
+			if c != nil {
+				walk(c)
+			}
+		}
+	}
+	walk(f.root)
+	if len(out) > 0 {
+		put(out)
+	}
+}
+
+// Restore implements State.
+func (s *Keyed[V]) Restore(data []byte) error {
+	for len(data) > 0 {
+		if len(data) < 4 {
+			return fmt.Errorf("keyed state ends within a key: %w", inflight.ErrCorrupt)
+		}
+		k := Key{Hash: int32(binary.BigEndian.Uint32(data))}
+		var value []byte
+		var ok bool
+		if k.Bytes, data, ok = cutBytes(data[4:]); ok {
+			value, data, ok = cutBytes(data)
+		}
+		if !ok {
+			return fmt.Errorf("keyed state ends within a key: %w", inflight.ErrCorrupt)
+		}
+		if err := s.codec.Decode(value, s.Put(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutBytes takes a length and so many bytes off p.
+func cutBytes(p []byte) (b, rest []byte, ok bool) {
+	n, k := binary.Uvarint(p)
+	if k <= 0 || n > uint64(len(p)-k) {
+		return nil, nil, false
+	}
+	return p[k : k+int(n)], p[k+int(n):], true
+}
+
+// spread makes the upper bits of a hash depend on all of it. It is one to one,
+// so that two hashes part within eight levels.
+func spread(hash int32) uint32 {
+	h := uint32(hash)
+	h ^= h >> 16
+	h *= 0x85ebca6b
+	h ^= h >> 13
+	h *= 0xc2b2ae35
+	return h ^ h>>16
+}

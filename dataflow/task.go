@@ -1,0 +1,481 @@
+package dataflow
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// task is one subtask at work: a step function over its mail, its inputs and
+// its outputs. Fields without a remark are its own goroutine's.
+type task struct {
+	id       inflight.Task
+	exec     Executor
+	epoch    inflight.Epoch
+	worker   Worker
+	mail     mailbox
+	in       inputs
+	gates    int
+	out      []*partition
+	src      Source   // or
+	op       Operator // one of the two
+	ctx      *Context
+	bar      *barriers
+	upstream []inflight.Task
+	writer   CaptureWriter // nil: no checkpoints
+	boss     taskObserver
+	opts     *Options
+	cancel   atomic.Bool // set by anybody
+
+	cur       *channel // whose buffer is being read
+	busyUntil time.Duration
+	lastFlush time.Duration
+	now       time.Duration // when the step began
+	phase     phase
+	exhausted bool // the end of the data has come on every channel
+	finished  bool // Finish was called, perhaps before a restore
+	replaying int  // channels that have not seen the end of recovery
+
+	watermark int64 // event time, reached
+	firing    bool  // timers are due before the watermark is passed on
+	idle      bool  // all inputs are
+	timers    *Timers
+
+	states   []namedState
+	restored map[inflight.StateName][]byte
+	ckpt     checkpointing
+	done     uint64 // elements processed or emitted by a source
+	shown    atomic.Uint64
+}
+
+// phase is how far a task has come.
+type phase uint8
+
+const (
+	running  phase = iota
+	draining       // all input is consumed; outputs are not
+	final          // waits for a checkpoint that holds all of its effects
+	ended
+	failed
+)
+
+type namedState struct {
+	name inflight.StateName
+	s    State
+}
+
+// taskObserver is told how a task gets on. Calls come from the task's
+// goroutine and only enqueue.
+type taskObserver interface {
+	acked(Ack)
+	declined(task inflight.Task, id inflight.CheckpointID, r Reason, cause error)
+	replayed(task inflight.Task)
+	drained(task inflight.Task)
+	ended(task inflight.Task, cuts []inflight.Cut)
+	failed(task inflight.Task, err error)
+	traced(TraceEvent)
+}
+
+const noWatermark = math.MinInt64
+
+// flushInterval bounds how long a record waits in an unfinished buffer of a
+// task that never pauses (Flink: the buffer timeout).
+const flushInterval = 100 * time.Millisecond
+
+// Step implements Actor.
+func (t *task) Step(budget int) Status {
+	t.now = t.exec.Now()
+	if t.busyUntil > t.now && !t.cancel.Load() {
+		return Status{Why: Busy, At: t.busyUntil}
+	}
+	t.busyUntil = 0
+	st := Status{}
+	for n := 0; n < budget && st.Why == Ready && t.busyUntil == 0; n++ {
+		if t.cancel.Load() {
+			return Status{Why: Done}
+		}
+		var err error
+		if st, err = t.once(); err != nil {
+			t.phase = failed
+			t.boss.failed(t.id, err)
+			return Status{Why: Done}
+		}
+	}
+	t.shown.Store(t.done)
+	switch {
+	case st.Why == Done:
+	case t.busyUntil > 0:
+		t.flush()
+		return Status{Why: Busy, At: t.busyUntil}
+	case st.Why != Ready || t.now-t.lastFlush >= flushInterval:
+		t.flush()
+	}
+	if st.Why != Ready {
+		st.At = t.earlier(st.At)
+	}
+	return st
+}
+
+func (t *task) flush() {
+	t.lastFlush = t.now
+	for _, p := range t.out {
+		p.flush()
+	}
+}
+
+// once does one thing, in this order: mail, events with priority, timers, one
+// record. So a barrier with priority waits for one record at most; it does not
+// wait for output.
+func (t *task) once() (Status, error) {
+	if f := t.mail.take(); f != nil {
+		return Status{}, f()
+	}
+	if t.in.nprio.Load() > 0 {
+		return Status{}, t.takePriority()
+	}
+	if t.phase != running {
+		return t.wind()
+	}
+	for _, p := range t.out {
+		if !p.available() {
+			return Status{Why: NoOutput}, nil
+		}
+	}
+	if t.firing || t.timers != nil {
+		if did, err := t.fire(); did || err != nil {
+			return Status{}, err
+		}
+	}
+	if t.src != nil {
+		st, err := t.src.Next(t.ctx)
+		if err == nil && st.Why == Done {
+			t.forwardWatermark(math.MaxInt64)
+			return Status{}, t.endOfInput()
+		}
+		if st.Why == Ready {
+			t.done++
+		} else if st.Why == Busy {
+			t.busyUntil = st.At
+		}
+		return st, err
+	}
+	if t.exhausted && t.cur == nil {
+		return Status{}, t.endOfInput()
+	}
+	return t.input()
+}
+
+// input processes one element, or takes the next buffer or event.
+func (t *task) input() (Status, error) {
+	c := t.cur
+	if c == nil {
+		if c = t.in.next(false); c == nil {
+			return Status{Why: NoInput}, nil
+		}
+		e, ok := c.poll()
+		switch {
+		case !ok:
+		case e.isData():
+			c.d.feed(e.view)
+			t.cur = c
+		default:
+			return Status{}, t.event(c, e.ev)
+		}
+		return Status{}, nil
+	}
+	p, err := c.d.next()
+	if err != nil {
+		return Status{}, fmt.Errorf("%s: %w", c, err)
+	}
+	if p != nil {
+		if err := t.element(c, p); err != nil {
+			return Status{}, err
+		}
+		c.records++
+		t.done++
+		c.d.done()
+	}
+	if !c.d.has() {
+		t.cur = nil
+	}
+	return Status{}, nil
+}
+
+func (t *task) element(c *channel, p []byte) error {
+	e, err := parseElement(p)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c, err)
+	}
+	switch e.tag {
+	case tagWatermark:
+		c.watermark = max(c.watermark, e.record.Time)
+		t.advanceTime()
+	case tagStatus:
+		c.idle = e.status != 0
+		t.advanceTime()
+	default:
+		t.ctx.Gate = c.address.Gate
+		return t.op.Process(t.ctx, e.record)
+	}
+	return nil
+}
+
+// takePriority takes one event with priority, if it is still there.
+func (t *task) takePriority() error {
+	c := t.in.next(true)
+	if c == nil {
+		return nil
+	}
+	ev, ok := c.pollPriority()
+	if !ok {
+		return nil
+	}
+	t.in.enqueue(c, true) // perhaps one more
+	return t.event(c, ev)
+}
+
+func (t *task) event(c *channel, ev *event) error {
+	switch ev.kind {
+	case evBarrier:
+		t.bar.barrier(ev.b, c, true)
+	case evAnnounce:
+		t.bar.announcement(ev.b, c, ev.seq)
+	case evCancel:
+		t.bar.cancel(ev.b.id)
+	case evRecovered:
+		if t.replaying--; t.replaying == 0 {
+			t.boss.replayed(t.id)
+		}
+	case evEndOfData:
+		c.dataEnded = true
+		c.up.drain()
+		t.advanceTime()
+		t.exhausted = t.phase == running && t.allEnded()
+	case evEnd:
+		c.ended = true
+		t.bar.end(c)
+	}
+	return t.ckpt.err
+}
+
+func (t *task) allEnded() bool {
+	for _, c := range t.in.channels {
+		if !c.dataEnded {
+			return false
+		}
+	}
+	return true
+}
+
+// endOfInput is called after the last record.
+func (t *task) endOfInput() error {
+	if !t.finished && t.op != nil {
+		if err := t.op.Finish(t.ctx); err != nil {
+			return err
+		}
+	}
+	t.finished = true
+	for _, p := range t.out {
+		p.event(&event{kind: evEndOfData})
+	}
+	t.phase = draining
+	return nil
+}
+
+// wind is the end of a task: its outputs are consumed, then a checkpoint is
+// complete that holds all of its effects, then it says that nothing follows.
+func (t *task) wind() (Status, error) {
+	switch t.phase {
+	case draining:
+		for _, p := range t.out {
+			for _, s := range p.subs {
+				if !s.drained.Load() {
+					return t.events()
+				}
+			}
+		}
+		t.phase = final
+		t.boss.drained(t.id)
+		if t.writer == nil {
+			t.end()
+		}
+		return Status{}, nil
+	case final:
+		return t.events()
+	}
+	return Status{Why: Done}, nil
+}
+
+// events takes what still comes after the end of the data.
+func (t *task) events() (Status, error) {
+	if t.src != nil {
+		return Status{Why: NoInput}, nil
+	}
+	return t.input()
+}
+
+// end says that nothing follows.
+func (t *task) end() {
+	t.phase = ended
+	for _, p := range t.out {
+		p.event(&event{kind: evEnd})
+	}
+	t.boss.ended(t.id, t.cuts())
+}
+
+// advanceTime takes the minimum over the channels that are not idle.
+func (t *task) advanceTime() {
+	low, active := int64(math.MaxInt64), false
+	for _, c := range t.in.channels {
+		if !c.idle && !c.dataEnded {
+			low, active = min(low, c.watermark), true
+		}
+	}
+	if idle := !active && !t.allEnded(); idle != t.idle {
+		t.idle = idle
+		for _, p := range t.out {
+			p.status(idle)
+		}
+	}
+	if !active {
+		low = noWatermark
+		for _, c := range t.in.channels {
+			if c.dataEnded {
+				low = max(low, c.watermark)
+			}
+		}
+		if !t.allEnded() {
+			return
+		}
+	}
+	if low > t.watermark {
+		t.watermark, t.firing = low, true
+	}
+}
+
+// fire calls one timer that is due. When none is left, the watermark that made
+// them due is passed on. Between two timers a barrier may come.
+func (t *task) fire() (did bool, err error) {
+	if t.timers != nil {
+		clock := t.exec.Epoch().Add(t.now).UnixMilli()
+		if timer, ok := t.timers.due(t.watermark, clock); ok {
+			return true, t.op.Timer(t.ctx, timer)
+		}
+	}
+	if !t.firing {
+		return false, nil
+	}
+	t.firing = false
+	if err := t.op.Watermark(t.ctx, t.watermark); err != nil {
+		return true, err
+	}
+	t.forwardWatermark(t.watermark)
+	return true, nil
+}
+
+func (t *task) forwardWatermark(ms int64) {
+	t.watermark = max(t.watermark, ms)
+	for _, p := range t.out {
+		p.watermark(t.watermark)
+	}
+}
+
+// earlier returns at, or when the next timer of processing time is due.
+func (t *task) earlier(at time.Duration) time.Duration {
+	if t.timers == nil || t.phase != running || t.timers.clock.soonest == math.MaxInt64 {
+		return at
+	}
+	due := time.UnixMilli(t.timers.clock.soonest).Sub(t.exec.Epoch())
+	if due = max(due, t.now+1); at == 0 || due < at {
+		return due
+	}
+	return at
+}
+
+// drain says that the reader has taken the end of the data.
+func (s *subpartition) drain() {
+	s.drained.Store(true)
+	s.part.pool.owner.Wake()
+}
+
+// register restores a piece of state and remembers it for snapshots.
+func (t *task) register(name inflight.StateName, s State) error {
+	t.states = append(t.states, namedState{name, s})
+	data, ok := t.restored[name]
+	if !ok {
+		return nil
+	}
+	if err := s.Restore(data); err != nil {
+		return &inflight.Error{Op: "restore", Object: fmt.Sprintf("%s state %q", t.id, name), Err: err}
+	}
+	return nil
+}
+
+// open makes the task ready for its first step.
+func (t *task) open(seed uint64) error {
+	t.ctx = &Context{Task: t.id, Epoch: t.epoch, t: t, Parallelism: t.opts.parallelism[t.id.Vertex],
+		Rand: rand.New(rand.NewPCG(seed, uint64(t.epoch)))}
+	t.watermark = noWatermark
+	if err := t.register("runtime", (*runtimeState)(t)); err != nil {
+		return err
+	}
+	if t.src != nil {
+		return t.src.Open(t.ctx)
+	}
+	return t.op.Open(t.ctx)
+}
+
+// runtimeState is what the runtime itself keeps of a task: whether Finish was
+// called, and the watermark.
+type runtimeState task
+
+// Freeze implements State.
+func (s *runtimeState) Freeze() Frozen {
+	b := make([]byte, 1, 9)
+	if s.finished {
+		b[0] = 1
+	}
+	return FrozenBytes(binary.BigEndian.AppendUint64(b, uint64(s.watermark)))
+}
+
+// Restore implements State. The watermark is passed on once more: the one that
+// was sent may have been on its way.
+func (s *runtimeState) Restore(b []byte) error {
+	if len(b) != 9 {
+		return fmt.Errorf("runtime state of %d bytes: %w", len(b), inflight.ErrCorrupt)
+	}
+	s.finished = b[0] == 1
+	s.watermark = int64(binary.BigEndian.Uint64(b[1:]))
+	s.firing = s.watermark != noWatermark && s.op != nil
+	return nil
+}
+
+// close releases what the task holds, after all actors have ended.
+func (t *task) close() (err error) {
+	for _, c := range t.in.channels {
+		c.close()
+	}
+	for _, p := range t.out {
+		for _, s := range p.subs {
+			s.close()
+		}
+	}
+	switch {
+	case t.ctx == nil: // it had ended before this deployment
+	case t.src != nil:
+		err = t.src.Close()
+	default:
+		err = t.op.Close()
+	}
+	if t.writer != nil {
+		if e := t.writer.Close(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
