@@ -140,7 +140,11 @@ func (p *prover) add(t inflight.Task, e *Entry) {
 	}
 	c, why := p.connection(t, e.Address)
 	if why != "" {
-		p.flows = append(p.flows, Flow{Connection: Connection{Edge: -1}, From: t, To: t, Partition: e.Address.Output.Partition, Gate: e.Address.Input.Gate, Verdict: Violated, Reason: why})
+		f := Flow{Connection: Connection{Edge: -1}, From: t, To: t, Partition: e.Address.Output.Partition, Gate: e.Address.Input.Gate, Verdict: Violated, Reason: why}
+		if len(p.edges()) == 0 {
+			f.Verdict, f.Reason = NotProvable, "the topology lists no edges"
+		}
+		p.flows = append(p.flows, f)
 		return
 	}
 	n := p.ends[c]

@@ -172,10 +172,10 @@ func small(t *testing.T, b *statetest.Backend, codec format.Codec) *statetest.Ch
 	put(w, task, in, 9000, 30)
 	require.NoError(t, w.e.Complete(w.members[other]))
 	require.NoError(t, w.e.Continue(w.members[task]))
-	_, err = w.e.Close()
+	info, err := w.e.Close()
 	require.NoError(t, err)
 	statetest.Put(t, b, "job/"+w.name, w.buf.Bytes())
-	c.Handles = append(c.Handles, w.e.Handle(w.members[other]))
+	c.Handles, c.Files = append(c.Handles, w.e.Handle(w.members[other])), append(c.Files, info)
 
 	next := newFile(t, b, 7, o)
 	next.name = format.StateFileName(7, "g1", "abc")
@@ -187,6 +187,7 @@ func small(t *testing.T, b *statetest.Backend, codec format.Codec) *statetest.Ch
 	put(next, task, in, 9030, 50)
 	put(next, task, out, 240, 50)
 	c.Handles = append(c.Handles, next.close()...)
+	c.Files = append(c.Files, next.info)
 	return c
 }
 

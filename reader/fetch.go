@@ -3,6 +3,7 @@ package reader
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -138,8 +139,8 @@ func (r *Reader) spanFor(ctx context.Context, next []visit) (sp *span, mine bool
 			return nil, false, err
 		}
 		if b.end() > size {
-			return nil, false, fail("read", b.f.ref.Name, &format.FormatError{Code: format.CodeTorn, Offset: b.ref.Offset, Err: inflight.ErrTorn,
-				Text: "the file ends before the end of this block"})
+			return nil, false, fail("read", b.f.ref.Name, r.explain(ctx, b.f, &format.FormatError{Code: format.CodeTorn, Offset: b.ref.Offset, Err: inflight.ErrTorn,
+				Text: "the file ends before the end of this block"}))
 		}
 		r.mu.Lock()
 	}
@@ -412,9 +413,12 @@ func (r *Reader) parse(b *block, m *memory, p []byte) (*decoded, error) {
 	return d, nil
 }
 
-// explain turns a block that is not there into ErrForeign when the file itself
-// says that it is another one.
+// explain turns damage into ErrForeign when the file itself says that it is
+// another one.
 func (r *Reader) explain(ctx context.Context, f *file, err error) error {
+	if errors.Is(err, inflight.ErrForeign) {
+		return err
+	}
 	size, serr := r.sizeOf(ctx, f)
 	if serr != nil {
 		return err

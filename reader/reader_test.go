@@ -185,6 +185,7 @@ type fileWriter struct {
 	members map[inflight.Task]format.Member
 	order   []inflight.Task
 	seq     map[statetest.Key]uint64
+	info    format.FileInfo
 }
 
 func newFile(t *testing.T, b *statetest.Backend, id inflight.CheckpointID, o format.EncoderOptions) *fileWriter {
@@ -217,7 +218,8 @@ func (w *fileWriter) close() (hs []inflight.Handle) {
 	for _, task := range w.order {
 		require.NoError(w.t, w.e.Complete(w.members[task]))
 	}
-	_, err := w.e.Close()
+	var err error
+	w.info, err = w.e.Close()
 	require.NoError(w.t, err)
 	statetest.Put(w.t, w.b, "job/"+w.name, w.buf.Bytes())
 	for _, task := range w.order {

@@ -194,7 +194,7 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 	}
 	again, err2 := format.ReadSection(f.reader(ctx, size), seg)
 	if err2 != nil {
-		return nil, fail("read section", f.ref.Name, err2)
+		return nil, fail("read section", f.ref.Name, r.explain(ctx, f, err2))
 	}
 	r.transient(f, seg.Offset, err)
 	return again, nil
