@@ -213,7 +213,7 @@ func TestDamagedOthers(t *testing.T) {
 				m.mu.Lock()
 				m.objects[o.name] = flip(o.data)
 				m.mu.Unlock()
-				return fault{err: lostAnswer, before: true}
+				return fault{err: errLost, before: true}
 			}
 			return fault{}
 		}
@@ -268,16 +268,15 @@ func TestGCPlan(t *testing.T) {
 	require.EqualValues(t, 7, *plan.Tip)
 	require.EqualValues(t, 7, *plan.Top)
 	require.Equal(t, []inflight.CheckpointID{2, 4}, plan.Keep)
-	old, new := "x", "x"
+	old := "x"
 	for n := range m.objects {
 		if a, ok := format.StateFileAttempt(n[strings.LastIndex(n, "/")+1:]); ok && strings.Contains(n, "0000000002/") {
 			old = a
 		}
 	}
-	new = c.Attempt()
 	var lines []string
 	for _, i := range plan.Items {
-		line := fmt.Sprintf("%s %s %d", i.Class, strings.NewReplacer("job/chk-00000000", "", old, "OLD", new, "NEW").Replace(i.Name), i.Size)
+		line := fmt.Sprintf("%s %s %d", i.Class, strings.NewReplacer("job/chk-00000000", "", old, "OLD", c.Attempt(), "NEW").Replace(i.Name), i.Size)
 		if i.Delete {
 			line = "- " + line
 		}

@@ -36,9 +36,9 @@ func onFill(id inflight.CheckpointID, n int, f fault) func(op) fault {
 }
 
 func TestLostAnswers(t *testing.T) {
-	lost := fault{err: lostAnswer}
-	late := fault{err: lostAnswer, late: true}
-	never := fault{err: lostAnswer, before: true}
+	lost := fault{err: errLost}
+	late := fault{err: errLost, late: true}
+	never := fault{err: errLost, before: true}
 	for name, f := range map[string]fault{"lost": lost, "late": late, "never arrived": never, "twice": {double: true}} {
 		t.Run(name, func(t *testing.T) {
 			m := newMemory()
@@ -91,7 +91,7 @@ func TestUndecided(t *testing.T) {
 		require.ErrorIs(t, err, inflight.ErrOrder)
 		return m, c, p, file
 	}
-	lost, late, never := fault{err: lostAnswer}, fault{err: lostAnswer, late: true}, fault{err: context.Canceled, before: true}
+	lost, late, never := fault{err: errLost}, fault{err: errLost, late: true}, fault{err: context.Canceled, before: true}
 	t.Run("lost, commit again", func(t *testing.T) {
 		m, _, p, file := undecided(t, lost)
 		require.NoError(t, p.Commit(t.Context(), file))
@@ -247,9 +247,9 @@ func TestErrorAtEveryOperation(t *testing.T) {
 		"unavailable, not done": {err: inflight.ErrUnavailable, before: true},
 		"refused, not done":     {err: inflight.ErrPermission, before: true},
 		"no space":              {err: inflight.ErrNoSpace, before: true},
-		"done, answer lost":     {err: lostAnswer},
-		"late, no answer":       {err: lostAnswer, late: true},
-		"not done, no answer":   {err: lostAnswer, before: true},
+		"done, answer lost":     {err: errLost},
+		"late, no answer":       {err: errLost, late: true},
+		"not done, no answer":   {err: errLost, before: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, runs := 0, 0

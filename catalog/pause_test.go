@@ -279,7 +279,7 @@ func TestSyncOrder(t *testing.T) {
 	lose := func(o op) fault {
 		note(o)
 		if o.kind == opCreate && len(ops) == 1 {
-			return fault{err: lostAnswer}
+			return fault{err: errLost}
 		}
 		return fault{}
 	}

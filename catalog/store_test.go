@@ -236,7 +236,7 @@ type fault struct {
 	double bool  // it is done, and once more later
 }
 
-var lostAnswer = fmt.Errorf("%w: the answer was lost", inflight.ErrOutcomeUnknown)
+var errLost = fmt.Errorf("%w: the answer was lost", inflight.ErrOutcomeUnknown)
 
 func newMemory() *memory {
 	m := &memory{objects: map[string][]byte{}, dirs: map[string]bool{}, leftovers: map[string]int64{}}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/spillway-io/spillway/inflight"
 )
-
-var rewriteManifests = flag.Bool("rewrite-manifests", false, "rewrite the golden manifests")
 
 func idPointer(n inflight.CheckpointID) *inflight.CheckpointID { return &n }
 
@@ -85,7 +82,7 @@ func TestManifestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, err := EncodeManifest(want)
 			require.NoError(t, err)
-			if *rewriteManifests {
+			if *rewrite {
 				require.NoError(t, os.MkdirAll("testdata/v1", 0o755))
 				require.NoError(t, os.WriteFile(filepath.Join("testdata/v1", name+".json"), p, 0o644))
 			}
