@@ -105,6 +105,18 @@ func (h ChannelHandle) Channels() iter.Seq2[Channel, error] {
 	}
 }
 
+// listRest counts the bytes behind the last channel of a merged handle's list.
+func (h ChannelHandle) listRest() int {
+	if !h.Merged {
+		return 0
+	}
+	d := h.listDecoder()
+	for range d.count("channels", mergedItem) {
+		d.mergedChannel(h)
+	}
+	return d.left()
+}
+
 func (h ChannelHandle) listDecoder() decoder {
 	list := h.List()
 	return decoder{b: list, base: int64(h.at + len(h.raw) - len(list)), code: CodeMergedHandle}

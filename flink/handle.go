@@ -275,9 +275,9 @@ func (d *decoder) keyGroupRange() (first, n int) {
 	return first, n
 }
 
-// ByteStream returns an inline handle. Flink takes handles of one name for one
+// NewByteStream returns an inline handle. Flink takes handles of one name for one
 // stream, so name must be unique in a checkpoint.
-func ByteStream(name string, data []byte) (StreamHandle, error) {
+func NewByteStream(name string, data []byte) (StreamHandle, error) {
 	b, err := appendUTF([]byte{byte(KindByteStream)}, name)
 	if err != nil {
 		return StreamHandle{}, err
@@ -285,20 +285,20 @@ func ByteStream(name string, data []byte) (StreamHandle, error) {
 	return StreamHandle{raw: append(appendI32(b, len(data)), data...)}, nil
 }
 
-// RelativeFile returns the handle of a file of size bytes beside _metadata.
-func RelativeFile(name string, size int64) (StreamHandle, error) {
+// NewRelativeFile returns the handle of a file of size bytes beside _metadata.
+func NewRelativeFile(name string, size int64) (StreamHandle, error) {
 	b, err := appendUTF([]byte{byte(KindRelativeFile)}, name)
 	return newHandle(appendI64(b, size), err)
 }
 
-// File returns the handle of a file of size bytes by its absolute URI.
-func File(uri string, size int64) (StreamHandle, error) {
+// NewFile returns the handle of a file of size bytes by its absolute URI.
+func NewFile(uri string, size int64) (StreamHandle, error) {
 	return newHandle(appendUTF(appendI64([]byte{byte(KindFile)}, size), uri))
 }
 
-// SegmentFile returns the handle of size bytes from start on of the file with an
+// NewSegment returns the handle of size bytes from start on of the file with an
 // absolute URI.
-func SegmentFile(uri string, start, size int64, scope Scope, logicalID string) (StreamHandle, error) {
+func NewSegment(uri string, start, size int64, scope Scope, logicalID string) (StreamHandle, error) {
 	b := appendI64(appendI64([]byte{byte(KindSegment)}, start), size)
 	b, err := appendUTF(appendI32(b, int(scope)), uri)
 	if err != nil {

@@ -199,3 +199,80 @@ func (d *javaDecoder) fields(o *javaObject, c *javaClass) {
 		d.annotation()
 	}
 }
+
+// javaEncoder writes what javaDecoder reads.
+type javaEncoder struct {
+	b       []byte
+	handles map[string]int // classes, and names of classes of fields
+	next    int
+}
+
+// utf appends a string that is known to be short.
+func (e *javaEncoder) utf(s string) {
+	if b, err := appendUTF(e.b, s); err == nil {
+		e.b = b
+	}
+}
+
+// again writes a reference to what was written under key, if it was.
+func (e *javaEncoder) again(key string) bool {
+	h, ok := e.handles[key]
+	if ok {
+		e.b = appendI32(append(e.b, tcReference), h)
+	}
+	return ok
+}
+
+// remember gives key the next handle; "" gives one to nobody.
+func (e *javaEncoder) remember(key string) {
+	if key != "" {
+		e.handles[key] = e.next
+	}
+	e.next++
+}
+
+func (e *javaEncoder) string(s, key string) {
+	if key != "" && e.again(key) {
+		return
+	}
+	e.b = append(e.b, tcString)
+	e.remember(key)
+	e.utf(s)
+}
+
+// javaFieldOf is a field and, for an object, the class of it.
+type javaFieldOf struct{ name, class string }
+
+// class writes a class without annotations; super writes its superclass.
+func (e *javaEncoder) class(name string, suid int64, flags byte, fields []javaFieldOf, super func()) {
+	if e.again("class " + name) {
+		return
+	}
+	e.b = append(e.b, tcClassDesc)
+	e.utf(name)
+	e.b = appendI64(e.b, suid)
+	e.remember("class " + name)
+	e.b = append(e.b, flags, 0, byte(len(fields)))
+	for _, f := range fields {
+		if f.class == "" {
+			e.b = append(e.b, 'Z')
+			e.utf(f.name)
+			continue
+		}
+		e.b = append(e.b, 'L')
+		e.utf(f.name)
+		e.string(f.class, "type "+f.class)
+	}
+	e.b = append(e.b, tcEndBlockData)
+	super()
+}
+
+func (e *javaEncoder) null() { e.b = append(e.b, tcNull) }
+
+// enum writes a constant of an enum class.
+func (e *javaEncoder) enum(class, constant string) {
+	e.b = append(e.b, tcEnum)
+	e.class(class, 0, 0x12, nil, func() { e.class("java.lang.Enum", 0, 0x12, nil, e.null) })
+	e.remember("")
+	e.string(constant, "")
+}

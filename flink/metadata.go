@@ -318,6 +318,21 @@ func (s *Subtask) Handles() iter.Seq[ChannelHandle] {
 	}
 }
 
+// channelHandles yields the channel handles of all subtasks.
+func (m *Metadata) channelHandles() iter.Seq[ChannelHandle] {
+	return func(yield func(ChannelHandle) bool) {
+		for i := range m.Operators {
+			for j := range m.Operators[i].Subtasks {
+				for h := range m.Operators[i].Subtasks[j].Handles() {
+					if !yield(h) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 // Changes say what Rewrite changes. What they do not name stays as it is, byte
 // for byte.
 type Changes struct {

@@ -1,6 +1,7 @@
 package flink
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -143,4 +144,70 @@ func (p *Properties) take(o *javaObject) string {
 		return fmt.Sprintf("unknown type of checkpoint: %.80q", kind.class.name)
 	}
 	return ""
+}
+
+// encode returns the bytes that Flink writes for p.
+func (p *Properties) encode() []byte {
+	if p.Null {
+		return nullProperties
+	}
+	const slashed = "org/apache/flink/runtime/checkpoint/"
+	e := &javaEncoder{b: []byte{0xAC, 0xED, 0x00, 0x05, tcObject}, handles: map[string]int{}, next: baseHandle}
+	e.class(propertiesClass, propertiesSUID, scSerializable, []javaFieldOf{
+		{name: "discardCancelled"}, {name: "discardFailed"}, {name: "discardFinished"}, {name: "discardSubsumed"}, {name: "discardSuspended"},
+		{name: "forced"}, {name: "unclaimed"}, {"checkpointType", "L" + slashed + "SnapshotType;"},
+	}, e.null)
+	e.remember("") // the object
+	for _, v := range []bool{p.DiscardCancelled, p.DiscardFailed, p.DiscardFinished, p.DiscardSubsumed, p.DiscardSuspended, p.Forced, p.Unclaimed} {
+		e.b = append(e.b, 0)
+		if v {
+			e.b[len(e.b)-1] = 1
+		}
+	}
+	e.b = append(e.b, tcObject)
+	if p.Savepoint {
+		e.class(savepointClass, p.SUID, scSerializable, []javaFieldOf{
+			{"formatType", "Lorg/apache/flink/core/execution/SavepointFormatType;"}, {"name", "Ljava/lang/String;"},
+			{"postCheckpointAction", "L" + slashed + "SavepointType$PostCheckpointAction;"},
+		}, e.null)
+		e.remember("")
+		e.enum("org.apache.flink.core.execution.SavepointFormatType", p.Format)
+		e.string(p.Name, "")
+		e.enum(savepointClass+"$PostCheckpointAction", p.PostAction)
+		return e.b
+	}
+	e.class(checkpointClass, p.SUID, scSerializable, []javaFieldOf{
+		{"name", "Ljava/lang/String;"}, {"sharingFilesStrategy", "L" + slashed + "SnapshotType$SharingFilesStrategy;"},
+	}, e.null)
+	e.remember("")
+	e.string(p.Name, "")
+	e.enum(javaPackage+"SnapshotType$SharingFilesStrategy", p.Sharing)
+	return e.b
+}
+
+// constants are the constants of Flink's enums in the properties.
+var constants = map[string]bool{
+	"FORWARD": true, "FORWARD_BACKWARD": true, "NO_SHARING": true,
+	"NONE": true, "SUSPEND": true, "TERMINATE": true,
+	"CANONICAL": true, "NATIVE": true,
+}
+
+// problem returns what is wrong with p, whose bytes are b; Flink fails on it if
+// fatal.
+func (p *Properties) problem(b []byte) (text string, fatal bool) {
+	if p.Null {
+		return "", false
+	}
+	for _, c := range []string{p.Sharing, p.PostAction, p.Format} {
+		if c != "" && !constants[c] {
+			return fmt.Sprintf("unknown constant %.80q", c), true
+		}
+	}
+	switch {
+	case !p.KnownType():
+		return "written by a release of Flink whose type of snapshot differs: 1.17 to 2.3 refuse the whole file", true
+	case !bytes.Equal(b, p.encode()):
+		return "not as Flink 1.17 to 2.3 write them", false
+	}
+	return "", false
 }

@@ -164,13 +164,13 @@ func handleAnew(t testing.TB, h StreamHandle) (n StreamHandle) {
 	var err error
 	switch h.Kind() {
 	case KindByteStream:
-		n, err = ByteStream(h.Name(), h.Data())
+		n, err = NewByteStream(h.Name(), h.Data())
 	case KindFile:
-		n, err = File(h.Path(), h.Size())
+		n, err = NewFile(h.Path(), h.Size())
 	case KindRelativeFile:
-		n, err = RelativeFile(h.Path(), h.Size())
+		n, err = NewRelativeFile(h.Path(), h.Size())
 	case KindSegment:
-		n, err = SegmentFile(h.Path(), h.StartPos(), h.Size(), h.Scope(), h.LogicalID())
+		n, err = NewSegment(h.Path(), h.StartPos(), h.Size(), h.Scope(), h.LogicalID())
 	default:
 		n = h
 	}
@@ -366,4 +366,14 @@ func TestParseRefuses(t *testing.T) {
 			require.Equal(t, CodeMetadata, f.Code)
 		})
 	}
+}
+
+func TestPropertiesEncode(t *testing.T) {
+	b := unhex(t, vectorProperties)
+	p, err := parseProperties(b, 0)
+	require.Nil(t, err)
+	require.Equal(t, b, p.encode())
+	text, fatal := p.problem(b)
+	require.Empty(t, text)
+	require.False(t, fatal)
 }

@@ -1,0 +1,163 @@
+package flink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// ChannelState is what a checkpoint holds of one channel.
+type ChannelState struct {
+	Operator *Operator
+	Task     inflight.Task // the label of the operator, and the subtask that holds the state
+	Channel
+	// Stream is the index of the stream that the chunks lie in; Chunks lists them
+	// in the order in which Flink reads them: by their offsets.
+	Stream int
+	Merged bool
+
+	at int // of its handle in _metadata
+}
+
+// Chunk is one buffer in a stream of channel state.
+type Chunk struct {
+	Offset  int64 // of its length, in the stream
+	Length  int32 // of the payload; -1 while it is not known
+	Channel int32 // index into Index.Channels
+}
+
+// Stream is one file, part of a file, or inline handle with channel state.
+type Stream struct {
+	Handle StreamHandle
+	Chunks []Chunk // by offset
+	// Differs: handles that Flink takes for this stream say different things.
+	Differs bool
+}
+
+// Index says which channels a checkpoint holds and which streams they lie in. It
+// comes from the metadata alone.
+type Index struct {
+	Channels []ChannelState
+	Streams  []Stream
+	// Damaged are the merged handles whose lists cannot be read.
+	Damaged []DamagedHandle
+}
+
+// DamagedHandle is a channel handle whose list of channels cannot be read.
+type DamagedHandle struct {
+	Operator *Operator
+	Task     inflight.Task
+	Handle   ChannelHandle
+	Err      *FormatError
+}
+
+// Index lists the channels of m and groups them by stream, as Flink does.
+func (m *Metadata) Index() *Index {
+	x := &Index{}
+	streams := map[string]int{}
+	for i := range m.Operators {
+		o := &m.Operators[i]
+		label := m.Label(o)
+		for j := range o.Subtasks {
+			s := &o.Subtasks[j]
+			for h := range s.Handles() {
+				x.add(streams, h, ChannelState{Operator: o, Task: inflight.Task{Vertex: label, Subtask: s.Index}, Merged: h.Merged})
+			}
+		}
+	}
+	for i := range x.Streams {
+		slices.SortStableFunc(x.Streams[i].Chunks, func(a, b Chunk) int {
+			switch {
+			case a.Offset < b.Offset:
+				return -1
+			case a.Offset > b.Offset:
+				return 1
+			}
+			return 0
+		})
+	}
+	return x
+}
+
+func (x *Index) add(streams map[string]int, h ChannelHandle, c ChannelState) {
+	delegate := h.Delegate()
+	key := delegate.Key()
+	at, known := streams[key]
+	if !known {
+		at = len(x.Streams)
+		streams[key] = at
+		x.Streams = append(x.Streams, Stream{Handle: delegate})
+	}
+	c.Stream, c.at = at, h.at
+	s := &x.Streams[at]
+	s.Differs = s.Differs || !bytes.Equal(s.Handle.raw, delegate.raw)
+	for ch, err := range h.Channels() {
+		if err != nil {
+			var f *FormatError
+			errors.As(err, &f)
+			x.Damaged = append(x.Damaged, DamagedHandle{Operator: c.Operator, Task: c.Task, Handle: h, Err: f})
+			return
+		}
+		c.Channel = ch
+		for offset := range ch.Offsets.All() {
+			s.Chunks = append(s.Chunks, Chunk{Offset: offset, Length: -1, Channel: int32(len(x.Channels))})
+		}
+		x.Channels = append(x.Channels, c)
+	}
+}
+
+// chunksOf returns the chunks of channel i, by offset.
+func (x *Index) chunksOf(i int) (chunks []Chunk) {
+	for offset := range x.Channels[i].Offsets.All() {
+		chunks = append(chunks, Chunk{Offset: offset, Length: -1, Channel: int32(i)})
+	}
+	slices.SortStableFunc(chunks, func(a, b Chunk) int { return int(min(max(a.Offset-b.Offset, -1), 1)) })
+	return chunks
+}
+
+// Buffer is one captured buffer.
+type Buffer struct {
+	Chunk
+	Bytes []byte // valid until the next step
+}
+
+var errStop = errors.New("stop")
+
+// Buffers yields the buffers of channel i of x in the order in which Flink
+// replays them. A chunk that cannot be read is an error, which ends the
+// iteration.
+func (c *Checkpoint) Buffers(ctx context.Context, x *Index, i int) func(yield func(Buffer, error) bool) {
+	return func(yield func(Buffer, error) bool) {
+		s := Stream{Handle: x.Streams[x.Channels[i].Stream].Handle, Chunks: x.chunksOf(i)}
+		r, err := c.openStream(ctx, s.Handle)
+		if err != nil {
+			yield(Buffer{}, err)
+			return
+		}
+		defer r.close()
+		var whole []byte
+		err = r.each(ctx, s.Chunks, chunkVisitor{
+			piece: func(k int, _ int64, p []byte) error {
+				chunk := s.Chunks[k]
+				if whole = append(whole, p...); int64(len(whole)) < int64(chunk.Length) {
+					return nil
+				}
+				b := Buffer{Chunk: chunk, Bytes: whole}
+				whole = whole[:0]
+				if !yield(b, nil) {
+					return errStop
+				}
+				return nil
+			},
+			bad: func(_ int, err *FormatError) error {
+				return &inflight.Error{Op: "read", Object: s.Handle.String(), Err: err}
+			},
+		})
+		if err != nil && !errors.Is(err, errStop) {
+			yield(Buffer{}, err)
+		}
+	}
+}
