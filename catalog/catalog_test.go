@@ -339,8 +339,10 @@ func TestCommitRefusesWhatIsNotThere(t *testing.T) {
 		f.Mode = "sometimes"
 		require.ErrorIs(t, p.Commit(t.Context(), f), inflight.ErrCorrupt)
 		f.Mode = format.ExactlyOnce
-		require.NoError(t, p.Commit(t.Context(), f))
+		require.Nil(t, p.Checkpoint())
 		require.NoError(t, p.Commit(t.Context(), f), "repeatable")
+		require.NoError(t, p.Commit(t.Context(), f), "repeatable")
+		require.EqualValues(t, 5+len(m.objects[entryName(1)]), p.Checkpoint().SizeBytes())
 	})
 }
 

@@ -46,6 +46,13 @@ type Checkpoint struct {
 	Manifest *format.Manifest
 }
 
+// SizeBytes is what the checkpoint occupies on the backend, its manifest
+// included.
+func (c *Checkpoint) SizeBytes() int64 {
+	p, _ := format.EncodeManifest(c.Manifest) // it was read or written: it is valid
+	return c.Manifest.FileBytes() + int64(len(p))
+}
+
 func newCoordinator(l *Log, claim *format.Manifest, base *format.Manifest) *Coordinator {
 	c := &Coordinator{log: l, claim: claim, tip: claim, next: claim.ID + 1, savepoints: claim.Savepoints, pins: map[inflight.CheckpointID]int{}}
 	if base == nil {
@@ -118,8 +125,8 @@ func (c *Coordinator) Release(id inflight.CheckpointID) {
 	c.savepoints = slices.DeleteFunc(slices.Clone(c.savepoints), func(s inflight.CheckpointID) bool { return s == id })
 }
 
-// keep returns what the checkpoint id keeps beside itself, and which of it are
-// savepoints. The caller holds mu.
+// keep returns what the next checkpoint keeps beside itself, and which of it are
+// savepoints. All of it is kept by the tip already, or is the tip. The caller holds mu.
 func (c *Coordinator) keep() (keep, savepoints []inflight.CheckpointID) {
 	for _, id := range c.chain[:min(c.log.o.Retained-1, len(c.chain))] {
 		keep = insert(keep, id)
@@ -217,6 +224,17 @@ func (p *Pending) Commit(ctx context.Context, m *format.Manifest) error {
 		err = c.log.fail("commit", p.id, inflight.ErrAborted, "")
 	}
 	return err
+}
+
+// Checkpoint returns the committed checkpoint; nil as long as it is not
+// committed.
+func (p *Pending) Checkpoint() *Checkpoint {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	if p.decided == nil || p.decided.Kind != format.KindCheckpoint {
+		return nil
+	}
+	return &Checkpoint{Dir: p.c.log.dir(p.id), Manifest: p.decided}
 }
 
 // open reports what is left to do: nil as long as the checkpoint can be

@@ -3,7 +3,9 @@ package catalog
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/format"
@@ -86,35 +88,31 @@ func garbage(c *collection, without rule) []Item {
 		}
 	}
 	var items []Item
-	add := func(s *slotView, info backends.Info, class Class) *Item {
-		items = append(items, Item{Name: info.Name, ID: s.id, Size: info.Size, Class: class, Delete: isGarbage(class)})
-		return &items[len(items)-1]
-	}
 	for _, s := range c.slots {
+		classOf := func(stays Class, kept bool) Class {
+			switch {
+			case kept:
+				return stays
+			case int64(s.id) > top:
+				return ClassPending
+			}
+			return c.classOf(s)
+		}
+		add := func(info backends.Info, class Class, entry bool) {
+			items = append(items, Item{Name: info.Name, ID: s.id, Size: info.Size, Class: class, Delete: isGarbage(class), entry: entry})
+		}
 		stays := c.entryStays(s, without)
 		if s.entry != nil {
-			class := ClassKept
-			if !stays {
-				class = c.classOf(s)
-			}
-			add(s, *s.entry, class).entry = true
+			add(*s.entry, classOf(ClassKept, stays), true)
 		}
 		if s.stats != nil {
-			class := ClassKept
-			if !stays {
-				class = c.classOf(s)
-			}
-			add(s, *s.stats, pendingAbove(s.id, top, class))
+			add(*s.stats, classOf(ClassKept, stays), false)
 		}
 		for _, f := range s.files {
-			class := c.classOf(s)
-			if refs[relative(s, f)] {
-				class = ClassReferenced
-			}
-			add(s, f, pendingAbove(s.id, top, class))
+			add(f, classOf(ClassReferenced, refs[relative(s, f)]), false)
 		}
 		for _, u := range s.unknown {
-			add(s, u, ClassUnknown)
+			add(u, ClassUnknown, false)
 		}
 	}
 	for _, u := range c.unknown {
@@ -152,30 +150,37 @@ func (c *collection) classOf(s *slotView) Class {
 	return ClassRetired
 }
 
-// pendingAbove returns class, or pending for what lies above the top.
-func pendingAbove(id inflight.CheckpointID, top int64, class Class) Class {
-	if int64(id) > top {
-		return ClassPending
-	}
-	return class
-}
-
 func isGarbage(c Class) bool {
 	return c == ClassRetired || c == ClassAborted || c == ClassOrphaned || c == ClassTemporary
 }
 
 // relative returns the name of a file of a slot relative to the job.
 func relative(s *slotView, f backends.Info) string {
-	dir := format.CheckpointDir(s.id)
-	return f.Name[len(f.Name)-len(dir)-1-len(base(f.Name)):]
+	return format.CheckpointDir(s.id) + "/" + path.Base(f.Name)
+}
+
+// slotOf returns the slot in whose directory a name of the backend lies.
+func slotOf(name string) (inflight.CheckpointID, bool) {
+	for part := range strings.SplitSeq(name, "/") {
+		if id, ok := format.ParseCheckpointDir(part); ok {
+			return id, true
+		}
+	}
+	return 0, false
 }
 
 func leftoverItem(f backends.Leftover, top int64) Item {
 	i := Item{Name: f.Name, Size: f.Size, Class: ClassUnknown, leftover: &f}
-	if id, ok := slotOf(f.Name); ok {
-		i.ID, i.Class = id, pendingAbove(id, top, ClassTemporary)
-		i.Delete = i.Class == ClassTemporary
+	id, ok := slotOf(f.Name)
+	switch {
+	case !ok:
+		return i
+	case int64(id) > top:
+		i.Class = ClassPending
+	default:
+		i.Class, i.Delete = ClassTemporary, true
 	}
+	i.ID = id
 	return i
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
-	"strings"
 
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -217,16 +215,4 @@ func (l *Log) carryOut(ctx context.Context, p *Plan) error {
 		l.o.Observer.Observe(inflight.Event{Name: inflight.EventRetired, Checkpoint: *p.Tip, Count: int64(n), Bytes: bytes})
 	}
 	return nil
-}
-
-func base(name string) string { return path.Base(name) }
-
-// slotOf returns the slot in whose directory a name of the backend lies.
-func slotOf(name string) (inflight.CheckpointID, bool) {
-	for part := range strings.SplitSeq(name, "/") {
-		if id, ok := format.ParseCheckpointDir(part); ok {
-			return id, true
-		}
-	}
-	return 0, false
 }
