@@ -120,10 +120,10 @@ func (f *File) push(k *chunk) {
 // to the store, and whether chunks then need memory of their own: that of the
 // encoders is for what is being encoded.
 func (f *File) mayPackAhead() (yes, own bool) {
-	own = f.hub.ahead.Load() >= aheadLimit
+	far, pressed := f.hub.ahead.Load() >= aheadLimit, f.hub.pressed()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.busy && (!own || f.stuck || f.hub.pressed()), own
+	return f.busy && (!far || f.stuck || pressed), far || pressed
 }
 
 // pop returns the next chunk to be written, or nil.

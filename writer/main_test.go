@@ -57,7 +57,7 @@ func (b *buffer) Release() {
 		b.of.twice.Add(1)
 		return
 	}
-	for i := range b.data {
+	for i := range min(len(b.data), 4096) {
 		b.data[i] = 0xDD
 	}
 	b.of.mu.Lock()
