@@ -4,7 +4,9 @@ package statetest
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/stretchr/testify/require"
@@ -41,11 +43,12 @@ type Reference struct {
 	Run  format.Run
 }
 
-// Rest is what a channel of a new checkpoint takes over from an older one: bytes
-// by reference, and what they are.
+// Rest is what a channel of a new checkpoint takes over from an older one:
+// buffers that are queued, and bytes by reference, and what they are.
 type Rest struct {
+	Queued     []Buf
 	References []Reference
-	Want       []Buf
+	Want       []Buf // of the references
 }
 
 // Options say what Draw makes.
@@ -167,15 +170,23 @@ func (d *drawing) group(tasks []inflight.Task) {
 }
 
 func (d *drawing) rests(e *format.Encoder, m format.Member, task inflight.Task) {
-	for k, r := range d.o.Rests {
+	for _, k := range sorted(d.o.Rests) {
+		r := d.o.Rests[k]
 		if k.Task != task {
 			continue
+		}
+		for _, b := range r.Queued {
+			require.NoError(d.t, e.Append(m, k.Address, b.Pos, b.Data))
 		}
 		for _, ref := range r.References {
 			require.NoError(d.t, e.Reference(m, k.Address, ref.File, ref.Run))
 		}
-		d.Want[k] = append(d.Want[k], r.Want...)
-		if last := r.Want[len(r.Want)-1]; last.Pos.Known() {
+		all := slices.Concat(r.Queued, r.Want)
+		if len(all) == 0 {
+			continue
+		}
+		d.Want[k] = append(d.Want[k], all...)
+		if last := all[len(all)-1]; last.Pos.Known() {
 			d.next[k] = last.Pos.Advance(uint64(len(last.Data)), 1)
 		}
 	}
@@ -206,6 +217,29 @@ func (d *drawing) append(e *format.Encoder, m format.Member, k Key) {
 	d.next[k] = pos.Advance(uint64(n), 1)
 	require.NoError(d.t, e.Append(m, k.Address, pos, data))
 	d.Want[k] = append(d.Want[k], Buf{pos, data})
+}
+
+// Keys returns the addresses that c has something of, in order.
+func (c *Checkpoint) Keys() []Key { return sorted(c.Want) }
+
+func sorted[V any](m map[Key]V) []Key {
+	return slices.SortedFunc(maps.Keys(m), func(a, b Key) int { return cmp.Or(a.Task.Compare(b.Task), a.Address.Compare(b.Address)) })
+}
+
+// Manifest returns the manifest of c. The job has the subtasks of c, and no
+// edges.
+func (c *Checkpoint) Manifest() *format.Manifest {
+	m := &format.Manifest{Kind: format.KindCheckpoint, Job: "job", ID: c.ID, Attempt: "abcdef", Epoch: 1, Mode: format.ExactlyOnce, Alignment: format.Unaligned, Topology: &format.Topology{}}
+	for _, h := range c.Handles {
+		v := m.Topology.Vertex(h.Task.Vertex)
+		if v == nil {
+			m.Topology.Vertices = append(m.Topology.Vertices, format.Vertex{ID: h.Task.Vertex})
+			v = m.Topology.Vertex(h.Task.Vertex)
+		}
+		v.Parallelism = max(v.Parallelism, h.Task.Subtask+1)
+	}
+	m.SetHandles(c.Handles, c.Files...)
+	return m
 }
 
 // T is what both testing.T and rapid.T are.
