@@ -296,10 +296,11 @@ func (h *barriers) inject(b barrier) {
 	}
 }
 
-// given takes word that the coordinator has given the checkpoint up.
+// given takes word that the coordinator has given checkpoint id up. Older ones
+// are over, too, even if that word was lost.
 func (h *barriers) given(id inflight.CheckpointID) {
-	if h.current == int64(id) && h.isPending() {
-		h.abort(id, ReasonAborted, inflight.ErrAborted)
+	if h.current <= int64(id) && h.isPending() {
+		h.abort(inflight.CheckpointID(h.current), ReasonAborted, inflight.ErrAborted)
 	}
 }
 

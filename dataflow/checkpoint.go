@@ -261,7 +261,7 @@ func (t *task) notifyComplete(id inflight.CheckpointID) error {
 		err = t.src.Complete(t.ctx, id)
 	}
 	if err == nil && t.phase == final && t.ckpt.finalID >= 0 && int64(id) >= t.ckpt.finalID {
-		t.end()
+		t.released = true
 	}
 	return err
 }

@@ -145,12 +145,8 @@ func (d *Deployment) newTask(v *vertex, subtask int) (t *task, err error) {
 // may use.
 func (d *Deployment) connect(e EdgeInfo, ups, downs []*task) (buffers int) {
 	gates := make([]*creditGate, len(downs))
-	for i, t := range downs {
+	for i := range downs {
 		gates[i] = &creditGate{exclusive: d.opts.ExclusiveBuffers, floating: d.opts.FloatingBuffers, bytes: d.opts.BufferSize}
-		t.gates++
-		for _, u := range ups {
-			t.upstream = append(t.upstream, u.id)
-		}
 	}
 	for _, u := range ups {
 		targets := e.partitioner.targets(u.id.Subtask, len(ups), len(downs))
@@ -180,6 +176,7 @@ func (d *Deployment) attach(s *subpartition, up, down *task, gate int, credit *c
 	c := &channel{address: inflight.InputChannel{Gate: gate, Channel: up.id.Subtask}, index: len(down.in.channels),
 		in: &down.in, up: s, local: newPersister(), watermark: noWatermark}
 	down.in.channels = append(down.in.channels, c)
+	down.upstream = append(down.upstream, up.id)
 	if d.net == nil {
 		s.notify = func(prio bool) { c.in.enqueue(c, prio) }
 		return 0

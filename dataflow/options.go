@@ -23,23 +23,22 @@ type Options struct {
 	// AlignedSources and AlignedEdges ("from-to") may hold no channel state.
 	AlignedSources, AlignedEdges []string
 
-	Credit            bool // network channels instead of local ones
-	Memory            int  // bytes of all buffers; default 64 MiB
-	BufferSize        int  // default 32 KiB
-	ExclusiveBuffers  int  // of a network channel; default 2; -1: none
-	FloatingBuffers   int  // of a gate; default 8
-	OutputBuffers     int  // of a partition; default 2 × subpartitions + 8
-	PerSubpartition   int  // of these; default 10
-	OverdraftBuffers  int  // of a partition, for what is under way; default 20; -1: none
-	Restarts          int  // after failures; -1: any number
-	RestartDelay      time.Duration
-	Seed              uint64 // of Shuffle and Context.Rand
-	Trace             func(TraceEvent)
-	OnCheckpoint      func(CheckpointResult)
-	OnRestart         func(attempt int, cause error)
-	parallelism       map[string]int // by vertex
-	maxParallelism    int
-	afterDeserializer func() // tests
+	Credit           bool // network channels instead of local ones
+	Memory           int  // bytes of all buffers; default 64 MiB
+	BufferSize       int  // default 32 KiB
+	ExclusiveBuffers int  // of a network channel; default 2; -1: none
+	FloatingBuffers  int  // of a gate; default 8
+	OutputBuffers    int  // of a partition; default 2 × subpartitions + 8
+	PerSubpartition  int  // of these; default 10
+	OverdraftBuffers int  // of a partition, for what is under way; default 20; -1: none
+	Restarts         int  // after failures; -1: any number
+	RestartDelay     time.Duration
+	Seed             uint64 // of Shuffle and Context.Rand
+	Trace            func(TraceEvent)
+	OnCheckpoint     func(CheckpointResult)
+	OnRestart        func(attempt int, cause error)
+	parallelism      map[string]int // by vertex
+	maxParallelism   int
 }
 
 // withDefaults fills in what is zero.

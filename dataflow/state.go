@@ -171,6 +171,20 @@ func (s *Keyed[V]) putLeaf(n *node[V], k Key) *V {
 	return &n.leaf.v
 }
 
+// each calls f for every key.
+func (s *Keyed[V]) each(f func(key string, v *V)) { s.root.each(func(l *leaf[V]) { f(l.key, &l.v) }) }
+
+func (n *node[V]) each(f func(*leaf[V])) {
+	for l := n.leaf; l != nil; l = l.next {
+		f(l)
+	}
+	for _, c := range n.child {
+		if c != nil {
+			c.each(f)
+		}
+	}
+}
+
 // Freeze implements State.
 func (s *Keyed[V]) Freeze() Frozen {
 	f := &frozenKeyed[V]{s.root, s.codec}
@@ -188,27 +202,18 @@ const encodeChunk = 64 << 10
 
 func (f *frozenKeyed[V]) Encode(put func([]byte)) {
 	var out, value []byte
-	var walk func(*node[V])
-	walk = func(n *node[V]) {
-		for l := n.leaf; l != nil; l = l.next {
-			out = binary.BigEndian.AppendUint32(out, uint32(l.hash))
-			out = binary.AppendUvarint(out, uint64(len(l.key)))
-			out = append(out, l.key...)
-			value = f.codec.Append(value[:0], &l.v)
-			out = binary.AppendUvarint(out, uint64(len(value)))
-			out = append(out, value...)
-		}
+	f.root.each(func(l *leaf[V]) {
+		out = binary.BigEndian.AppendUint32(out, uint32(l.hash))
+		out = binary.AppendUvarint(out, uint64(len(l.key)))
+		out = append(out, l.key...)
+		value = f.codec.Append(value[:0], &l.v)
+		out = binary.AppendUvarint(out, uint64(len(value)))
+		out = append(out, value...)
 		if len(out) >= encodeChunk {
 			put(out)
 			out = nil
 		}
-		for _, c := range n.child {
-			if c != nil {
-				walk(c)
-			}
-		}
-	}
-	walk(f.root)
+	})
 	if len(out) > 0 {
 		put(out)
 	}

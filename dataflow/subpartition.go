@@ -20,6 +20,7 @@ type subpartition struct {
 	target int // the downstream subtask
 	// notify tells the reader that there is something, perhaps with priority.
 	notify func(prio bool)
+	tap    func([]byte) // sees what is published; for tests, else nil
 
 	// The writer's alone.
 	cur      *segment
@@ -103,6 +104,9 @@ func (s *subpartition) publish() {
 		return
 	}
 	s.published += uint64(s.pos - s.pub)
+	if s.tap != nil {
+		s.tap(s.cur.b[s.pub:s.pos])
+	}
 	if s.q.n > 0 {
 		if last := s.q.at(s.q.n - 1); last.seg == s.cur && last.end == s.pub {
 			last.end, s.pub = s.pos, s.pos

@@ -38,6 +38,7 @@ type task struct {
 	now       time.Duration // when the step began
 	phase     phase
 	exhausted bool // the end of the data has come on every channel
+	released  bool // the checkpoint that phase final waits for is complete
 	finished  bool // Finish was called, perhaps before a restore
 	replaying int  // channels that have not seen the end of recovery
 
@@ -132,6 +133,9 @@ func (t *task) flush() {
 // record. So a barrier with priority waits for one record at most; it does not
 // wait for output.
 func (t *task) once() (Status, error) {
+	if t.phase == ended {
+		return Status{Why: Done}, nil // what comes now comes too late
+	}
 	if f := t.mail.take(); f != nil {
 		return Status{}, f()
 	}
@@ -288,7 +292,8 @@ func (t *task) endOfInput() error {
 }
 
 // wind is the end of a task: its outputs are consumed, then a checkpoint is
-// complete that holds all of its effects, then it says that nothing follows.
+// complete that holds all of its effects and its inputs have ended, then it
+// says that nothing follows. So none ends before those upstream of it.
 func (t *task) wind() (Status, error) {
 	switch t.phase {
 	case draining:
@@ -300,15 +305,16 @@ func (t *task) wind() (Status, error) {
 			}
 		}
 		t.phase = final
+		t.released = t.writer == nil
 		t.boss.drained(t.id)
-		if t.writer == nil {
-			t.end()
-		}
 		return Status{}, nil
 	case final:
-		return t.events()
+		if t.released && !t.someOpen() {
+			t.end()
+			return Status{}, nil
+		}
 	}
-	return Status{Why: Done}, nil
+	return t.events()
 }
 
 // events takes what still comes after the end of the data.
