@@ -103,7 +103,7 @@ func roundTrip(t *rapid.T, r *Reader, c *statetest.Checkpoint) map[statetest.Key
 			require.NoError(t, err)
 			require.Equal(t, skip == len(bufs), len(refs) == 0)
 			if len(refs) > 0 {
-				var rest statetest.Rest
+				rest := statetest.Rest{Queued: bufs[rapid.IntRange(0, skip).Draw(t, "used"):skip]}
 				for _, ref := range refs {
 					rest.References = append(rest.References, statetest.Reference(ref))
 				}
