@@ -24,8 +24,9 @@ type memLog struct {
 	red     []string // what the proof did not like
 	proven  int
 	// plant changes what is captured; nil: nothing.
-	plant func(*memCapture, *capturedData) []capturedData
-	claim inflight.Epoch
+	plant  func(*memCapture, *capturedData) []capturedData
+	forged map[*memCapture]map[inflight.Address]uint64
+	claim  inflight.Epoch
 }
 
 type connection struct {
@@ -102,6 +103,9 @@ func (s *memStore) Restore(t inflight.Task) (*Restored, error) {
 			r.Cuts = a.Cuts
 		}
 	}
+	if s.plant != nil {
+		r.Cuts = s.doctored(t, r.Cuts)
+	}
 	for _, d := range part.data {
 		piece := RestoredData{Address: d.addr, Pos: d.pos, Bytes: d.data}
 		switch d.addr.Side {
@@ -114,6 +118,29 @@ func (s *memStore) Restore(t inflight.Task) (*Restored, error) {
 		}
 	}
 	return r, nil
+}
+
+// doctored makes a damaged checkpoint look as if its parts fitted together, so
+// that a restore does not refuse it at once.
+func (s *memStore) doctored(t inflight.Task, cuts []inflight.Cut) []inflight.Cut {
+	cuts = slices.Clone(cuts)
+	for i, c := range cuts {
+		for conn := range s.history {
+			if conn.to != t || c.Address != (inflight.InputChannel{Gate: conn.gate, Channel: conn.from.Subtask}).Address() {
+				continue
+			}
+			out := inflight.Subpartition{Partition: conn.partition, Subpartition: t.Subtask}.Address()
+			captured := len(s.base.parts[t].of(c.Address)) + len(s.base.parts[conn.from].of(out))
+			for _, a := range s.base.Acks {
+				for _, up := range a.Cuts {
+					if a.Task == conn.from && up.Address == out {
+						cuts[i].Bytes = up.Bytes - uint64(captured)
+					}
+				}
+			}
+		}
+	}
+	return cuts
 }
 
 func (s *memStore) Writer(t inflight.Task) (CaptureWriter, error) {
@@ -139,12 +166,26 @@ func (l *memSlot) Commit(c Completed, done func(Committed, error)) {
 			return
 		}
 		cp := &memCheckpoint{Completed: c, parts: s.captures[c.ID]}
+		s.forge(cp)
 		s.prove(cp)
 		s.committed = cp
 		s.byID[c.ID] = cp
 		s.mu.Unlock()
 		s.exec.Go(func() { done(Committed{Files: 1}, nil) })
 	})
+}
+
+// forge makes the cuts say what a planted fault wants them to say.
+func (m *memLog) forge(cp *memCheckpoint) {
+	for _, a := range cp.Acks {
+		for addr, n := range m.forged[cp.parts[a.Task]] {
+			for i := range a.Cuts {
+				if a.Cuts[i].Address == addr {
+					a.Cuts[i].Bytes -= n
+				}
+			}
+		}
+	}
 }
 
 type memWriter struct {
