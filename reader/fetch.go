@@ -158,17 +158,15 @@ func (r *Reader) spanFor(ctx context.Context, next []visit) (sp *span, mine bool
 func (r *Reader) newSpan(next []visit) bool {
 	b := next[0].block
 	f := b.f
-	if f.size <= int64(r.o.ReadSize) && !b.alone {
-		isNew := f.whole == nil
-		if isNew {
-			f.whole = r.addSpan(f, 0, f.size)
+	if !b.alone && f.small() {
+		if sp, isNew := r.wholeSpan(f); sp != nil {
+			b.span = sp
+			sp.blocks = append(sp.blocks, b)
+			return isNew
 		}
-		b.span = f.whole
-		f.whole.blocks = append(f.whole.blocks, b)
-		return isNew
 	}
 	end := b.end()
-	if !b.alone && r.makeRoom() {
+	if !b.alone && r.makeRoom(int64(r.o.ReadSize)) {
 		for _, v := range next[1:] {
 			n := v.block
 			if n == b {
@@ -218,10 +216,9 @@ func (f *file) within(from, to int64) []*block {
 	return in
 }
 
-// makeRoom reports whether a read of full size stays within the memory bound,
-// after what nobody looks at now has been dropped if need be.
-func (r *Reader) makeRoom() bool {
-	size := int64(r.o.ReadSize)
+// makeRoom reports whether size bytes more stay within the memory bound, after
+// what nobody looks at now has been dropped if need be.
+func (r *Reader) makeRoom(size int64) bool {
 	for i := 0; !r.pool.room(size); {
 		if i == len(r.spans) {
 			return false
@@ -327,21 +324,35 @@ func (r *Reader) drop(sp *span) {
 	sp.mem.release()
 }
 
-// wholeFile returns all of a small file, pinned.
-func (r *Reader) wholeFile(ctx context.Context, f *file, size int64) (*span, error) {
+// small reports whether f is read as a whole. Its size is known.
+func (f *file) small() bool { return f.size <= int64(f.r.o.ReadSize) }
+
+// wholeSpan returns the span of all of a small file, and whether it is a new
+// one; nil if there is no memory for it.
+func (r *Reader) wholeSpan(f *file) (sp *span, isNew bool) {
+	if f.whole == nil && r.makeRoom(f.size) {
+		f.whole, isNew = r.addSpan(f, 0, f.size), true
+	}
+	return f.whole, isNew
+}
+
+// wholeFile returns all of a small file, pinned; nil if there is no memory for
+// it.
+func (r *Reader) wholeFile(ctx context.Context, f *file) (*span, error) {
 	for {
 		r.mu.Lock()
-		sp, mine := f.whole, false
-		if sp == nil {
-			sp, mine = r.addSpan(f, 0, size), true
-			f.whole = sp
+		sp, mine := r.wholeSpan(f)
+		if sp != nil {
+			sp.pins++
 		}
-		sp.pins++
 		r.mu.Unlock()
+		if sp == nil {
+			return nil, nil
+		}
 		if mine {
 			r.read(ctx, sp)
 		}
-		err := error(nil)
+		var err error
 		select {
 		case <-sp.done:
 			err = sp.err

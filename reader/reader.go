@@ -31,7 +31,7 @@ type Options struct {
 	OpenFiles int
 	// Report receives what is worth knowing and did not stop anything: data that
 	// was damaged when it was read first and right when it was read again. It may
-	// be called by several goroutines at once.
+	// be called by several goroutines at once, and must not use the Reader.
 	Report func(inflight.Finding)
 }
 

@@ -180,13 +180,15 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 		return nil, fail("read section", f.ref.Name, &format.FormatError{Code: format.CodeEmpty, Offset: -1, Text: "the file has no bytes", Err: inflight.ErrEmpty})
 	}
 	var from io.ReaderAt = f.reader(ctx, size)
-	if size <= int64(r.o.ReadSize) {
-		sp, err := r.wholeFile(ctx, f, size)
+	if f.small() {
+		sp, err := r.wholeFile(ctx, f)
 		if err != nil {
 			return nil, err
 		}
-		defer r.unpinSpan(sp)
-		from = bytes.NewReader(sp.mem.b)
+		if sp != nil {
+			defer r.unpinSpan(sp)
+			from = bytes.NewReader(sp.mem.b)
+		}
 	}
 	s, err := format.ReadSection(from, seg)
 	if !errors.As(err, new(*format.FormatError)) {
