@@ -133,7 +133,7 @@ type fixtureCheckpoint struct {
 func (c *fixtureCheckpoint) file(group string, fill func(*capture)) {
 	name := format.StateFileName(c.ID, group, c.Attempt)
 	var b bytes.Buffer
-	h := format.FileHeader{FileID: inflight.FileID{0: group[1], 1: byte(c.ID), 2: c.name[0]}, Job: c.name, Checkpoint: c.ID, Epoch: c.Epoch, Group: group}
+	h := format.FileHeader{FileID: fixtureID(c.name, c.ID, group), Job: c.name, Checkpoint: c.ID, Epoch: c.Epoch, Group: group}
 	e, err := format.NewEncoder(&b, name, h, format.EncoderOptions{BlockSize: 256, LargestBlock: 1024})
 	require.NoError(c.t, err)
 	to := &capture{Encoder: e, t: c.t, epoch: c.Epoch}
@@ -147,9 +147,18 @@ func (c *fixtureCheckpoint) file(group string, fill func(*capture)) {
 	c.put(name, b.Bytes())
 }
 
+// fixtureID is the id of a file.
+func fixtureID(job string, id inflight.CheckpointID, group string) (f inflight.FileID) {
+	copy(f[:], fmt.Sprintf("%s-%d-%s", group, id, job))
+	return f
+}
+
 // commit writes the manifest.
 func (c *fixtureCheckpoint) commit() {
-	c.Kind, c.Mode, c.Topology = format.KindCheckpoint, format.ExactlyOnce, topology()
+	c.Kind, c.Mode = format.KindCheckpoint, format.ExactlyOnce
+	if c.Topology == nil {
+		c.Topology = topology()
+	}
 	order := []string{"source", "count", "sink"}
 	slices.SortFunc(c.handles, func(a, b inflight.Handle) int {
 		return cmp.Or(slices.Index(order, a.Task.Vertex)-slices.Index(order, b.Task.Vertex), a.Task.Subtask-b.Task.Subtask)

@@ -19,7 +19,15 @@ import (
 	"github.com/spillway-io/spillway/format"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asCommand is the variable that makes the test's binary the command itself.
+const asCommand = "CKPT_INSPECT_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // TestScripts runs the scripts in testdata. Each command works on a fresh copy
 // of the fixture, $T; run with -rewrite to write what they print anew:
