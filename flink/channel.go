@@ -134,8 +134,11 @@ func (d *decoder) mergedChannel(h ChannelHandle) Channel {
 func (d *decoder) channelHandles(side inflight.Side, version int) []ChannelHandle {
 	at := d.at
 	n := d.i32(fieldCount)
+	if n < 0 {
+		d.note(at, "%d channel handles: Flink takes that for none", n)
+	}
 	if n <= 0 {
-		return nil // Flink takes a negative number for none
+		return nil
 	}
 	if n > d.left()/minHandle && d.err == nil {
 		d.err = torn(d.code, d.base+int64(at), "%d channel handles cannot stand in the %d bytes that are left", n, d.left())

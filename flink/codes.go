@@ -21,19 +21,20 @@ const (
 	CodeStateSize        = "state-size"        // sizes that do not add up
 	CodeInlineName       = "inline-name"       // two inline handles of one name
 
-	CodeMissingFile   = "missing-file"   // a file that is nowhere
-	CodeMovedPath     = "moved-path"     // a file that Flink will not find where its path leads
-	CodeUnresolvable  = "unresolvable"   // a path that no store is known for
-	CodeForeignFile   = "foreign-file"   // a file in the directory that nothing refers to
-	CodeWrongSize     = "wrong-size"     // a file of another size
-	CodeUnreadable    = "unreadable"     // a file that the store does not give
-	CodeFileHeader    = "file-header"    // a channel-state file of another version
-	CodeChunkRange    = "chunk-range"    // a chunk beyond the end of its file
-	CodeChunkLength   = "chunk-length"   // a chunk of negative length
-	CodeChunkOverlap  = "chunk-overlap"  // chunks that share bytes
-	CodeDeadBytes     = "dead-bytes"     // bytes of a channel-state file that belong to no channel
-	CodeRecordFraming = "record-framing" // a connection that is not whole records
-	CodeElement       = "stream-element" // a record that is no stream element
+	CodeMissingFile    = "missing-file"    // a file that is nowhere
+	CodeMovedPath      = "moved-path"      // a file that Flink will not find where its path leads
+	CodeUnresolvable   = "unresolvable"    // a path that no store is known for
+	CodeForeignFile    = "foreign-file"    // a file in the directory that nothing refers to
+	CodeWrongSize      = "wrong-size"      // a file of another size
+	CodeSegmentOverlap = "segment-overlap" // parts of one file that share bytes
+	CodeUnreadable     = "unreadable"      // a file that the store does not give
+	CodeFileHeader     = "file-header"     // a channel-state file of another version
+	CodeChunkRange     = "chunk-range"     // a chunk beyond the end of its file
+	CodeChunkLength    = "chunk-length"    // a chunk of negative length
+	CodeChunkOverlap   = "chunk-overlap"   // chunks that share bytes
+	CodeDeadBytes      = "dead-bytes"      // bytes of a channel-state file that belong to no channel
+	CodeRecordFraming  = "record-framing"  // a connection that is not whole records
+	CodeElement        = "stream-element"  // a record that is no stream element
 
 	CodeSeal         = "seal"          // a seal that cannot be used
 	CodeSealMetadata = "seal-metadata" // another _metadata than was sealed

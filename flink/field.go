@@ -24,7 +24,9 @@ const (
 	fieldInlineData
 	fieldPath
 	fieldSize
-	fieldStart // of a segment
+	fieldSegment // start and size of a segment
+	fieldAdded   // bytes that a checkpoint added: statistics
+	fieldLocalPath
 	fieldScope
 	fieldLogicalID
 	fieldStateName
@@ -34,7 +36,7 @@ const (
 	fieldKeyGroupOffset
 	fieldBackend
 	fieldStateID
-	fieldDelta // of a changelog
+	fieldDelta
 	fieldDirectory
 	fieldChannelSubtask
 	fieldChannelIndex // gate, channel, partition or subpartition
@@ -51,10 +53,10 @@ var fieldNames = [...]string{
 	fieldParallelism: "parallelism", fieldMaxParallelism: "max parallelism", fieldSubtask: "subtask index", fieldUnused: "unused field",
 	fieldPresence: "presence of operator state", fieldTag: "tag of a handle",
 	fieldHandleName: "name of an inline handle", fieldInlineData: "inline data", fieldPath: "path", fieldSize: "size of a handle",
-	fieldStart: "start of a segment", fieldScope: "scope of a segment", fieldLogicalID: "logical file id",
+	fieldSegment: "bounds of a segment", fieldAdded: "size of what was added", fieldLocalPath: "local path", fieldScope: "scope of a segment", fieldLogicalID: "logical file id",
 	fieldStateName: "name of a state", fieldStateMode: "mode of a state", fieldStateOffset: "offset of operator state",
 	fieldKeyGroup: "key group", fieldKeyGroupOffset: "offset of a key group", fieldBackend: "backend id", fieldStateID: "state handle id",
-	fieldDelta: "changelog increment", fieldDirectory: "directory",
+	fieldDelta: "numbers of incremental state and changelogs", fieldDirectory: "directory",
 	fieldChannelSubtask: "subtask of a channel handle", fieldChannelIndex: "index of a channel", fieldChannelOffset: "offset of a chunk",
 	fieldChannelSize: "size of channel state", fieldMerged: "list of a merged handle", fieldProperties: "checkpoint properties",
 }

@@ -227,8 +227,8 @@ func (d *decoder) streamHandle(depth int) StreamHandle {
 		d.utf(fieldPath)
 		d.size()
 	case KindSegment:
-		d.i64(fieldStart)
-		d.i64(fieldSize)
+		d.i64(fieldSegment)
+		d.i64(fieldSegment)
 		scopeAt := d.at
 		if s := d.i32(fieldScope); s != int(ScopeExclusive) && s != int(ScopeShared) {
 			d.fail(scopeAt, "unknown scope of a segment: %d", s)

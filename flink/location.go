@@ -101,9 +101,6 @@ func (p *places) absolute(ctx context.Context, s string) (location, error) {
 		return location{}, err
 	}
 	home, query := p.homeURI()
-	if name, ok := u.below(home); ok {
-		return location{p.home, name}, nil
-	}
 	if u.scheme == "" {
 		u.scheme, u.host = home.scheme, home.host
 	}
@@ -116,6 +113,13 @@ func (p *places) absolute(ctx context.Context, s string) (location, error) {
 
 // at returns the location of the file with that URL.
 func (p *places) at(ctx context.Context, s string) (location, error) {
+	if u, err := parseURI(s); err == nil {
+		home, query := p.homeURI()
+		u.path, _, _ = strings.Cut(u.path, "?")
+		if name, ok := u.below(home); ok && (query == "" || strings.HasSuffix(s, "?"+query)) {
+			return location{p.home, name}, nil
+		}
+	}
 	dir, name, err := SplitURL(s)
 	if err != nil {
 		return location{}, err

@@ -51,6 +51,7 @@ type Metadata struct {
 
 	raw  []byte
 	tail int // where the properties begin, or before version 4 what should be the end
+	odd  []*FormatError
 }
 
 // MasterState is state of a hook of the coordinator.
@@ -144,6 +145,7 @@ func (d *decoder) metadata() (*Metadata, *FormatError) {
 		d.err = torn(CodeMetadata, int64(d.at), "%s: %d bytes left", fieldProperties, d.left())
 	}
 	d.take(fieldProperties, d.left())
+	m.odd = d.odd
 	return m, d.err
 }
 
@@ -183,7 +185,9 @@ func (d *decoder) operator(version int) (o Operator) {
 		d.fail(at, "parallelism %d of at most %d", o.Parallelism, o.MaxParallelism)
 	}
 	if version == 2 {
-		d.i32(fieldUnused)
+		if n := d.i32(fieldUnused); n != 1 {
+			d.note(d.at-4, "chain length %d instead of 1", n)
+		}
 	} else {
 		at = d.at
 		o.Coordinator = d.streamHandle(0)
@@ -197,6 +201,9 @@ func (d *decoder) operator(version int) (o Operator) {
 	case n < 0 && version == 2:
 		d.fail(at, "negative number of subtasks: %d", n)
 	case n < 0:
+		if n != -1 {
+			d.note(at, "%d instead of -1 for an operator that had finished", n)
+		}
 		if o.Finished = true; !o.Coordinator.IsNull() {
 			d.fail(at, "coordinator state of an operator that had finished")
 		}
@@ -227,16 +234,20 @@ func (d *decoder) subtask(version, parallelism int) (s Subtask) {
 		return s
 	}
 	if version == 2 {
-		d.i64(fieldUnused)
+		if n := d.i64(fieldUnused); n != -1 {
+			d.note(d.at-8, "duration %d instead of -1", n)
+		}
 		at := d.at
 		if n := d.i32(fieldCount); n > 0 {
 			d.fail(at, "legacy state is no longer supported")
+		} else if n < 0 {
+			d.note(at, "a negative number of legacy states")
 		}
 	}
-	if d.i32(fieldPresence) != 0 {
+	if d.present() {
 		s.ManagedOperator = d.operatorState()
 	}
-	if d.err == nil && d.i32(fieldPresence) != 0 {
+	if d.present() {
 		s.RawOperator = d.operatorState()
 	}
 	s.ManagedKeyed, s.RawKeyed = d.keyedState(0), d.keyedState(0)
@@ -247,6 +258,16 @@ func (d *decoder) subtask(version, parallelism int) (s Subtask) {
 	}
 	s.stop = d.at
 	return s
+}
+
+// present reads whether an operator state follows.
+func (d *decoder) present() bool {
+	at := d.at
+	n := d.i32(fieldPresence)
+	if n != 0 && n != 1 {
+		d.note(at, "%d instead of 1 for the presence of operator state", n)
+	}
+	return n != 0
 }
 
 // Bytes returns the file. It must not be changed.

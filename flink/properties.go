@@ -192,6 +192,12 @@ var constants = map[string]bool{
 	"CANONICAL": true, "NATIVE": true,
 }
 
+// names are what Flink calls its types of snapshots.
+var names = map[string]bool{
+	"Checkpoint": true, "Full Checkpoint": true,
+	"Savepoint": true, "Suspend Savepoint": true, "Terminate Savepoint": true,
+}
+
 // problem returns what is wrong with p, whose bytes are b; Flink fails on it if
 // fatal.
 func (p *Properties) problem(b []byte) (text string, fatal bool) {
@@ -206,7 +212,7 @@ func (p *Properties) problem(b []byte) (text string, fatal bool) {
 	switch {
 	case !p.KnownType():
 		return "written by a release of Flink whose type of snapshot differs: 1.17 to 2.3 refuse the whole file", true
-	case !bytes.Equal(b, p.encode()):
+	case !names[p.Name] || !bytes.Equal(b, p.encode()):
 		return "not as Flink 1.17 to 2.3 write them", false
 	}
 	return "", false

@@ -178,7 +178,11 @@ func (s *scan) pass(ctx context.Context, i int, side inflight.Side) error {
 			return nil
 		},
 		bad: func(k int, err *FormatError) error {
-			s.channels[chunks[k].Channel].unread = true
+			if ch := &s.channels[chunks[k].Channel]; ch.unread {
+				return nil // one finding for a channel is enough
+			} else {
+				ch.unread = true
+			}
 			s.channelError(err.Code, int(chunks[k].Channel), err.Offset, err, "%s", err.Text)
 			return nil
 		},
@@ -504,6 +508,7 @@ func (s *scan) judgeOpen(joined map[*ends]bool) {
 			}
 			s.unfinished(in, "and no output part fits")
 		}
+		s.misfitting(joined, g, inflight.Input)
 	}
 	for _, p := range s.parts {
 		if joined[p] {
@@ -521,6 +526,30 @@ func (s *scan) judgeOpen(joined map[*ends]bool) {
 				continue
 			}
 			s.misfit(s.trackOf(-1, out), -1, out)
+		}
+		s.misfitting(joined, p, inflight.Output)
+	}
+}
+
+// misfitting finds a gate or partition whose channels go on with others, each
+// for itself, and which as a whole fits none: one of its channels is not its own.
+func (s *scan) misfitting(joined map[*ends]bool, e *ends, side inflight.Side) {
+	candidates := 0
+	for _, p := range s.pairs {
+		if p.gate != e && p.part != e || joined[p.gate] || joined[p.part] {
+			continue
+		}
+		if candidates++; p.misses == 0 {
+			return
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(e.channels), comparePair) {
+		i := e.channels[k]
+		byItself := side == inflight.Input && (s.lost(i) || s.channels[i].frame.boundary()) ||
+			side == inflight.Output && (s.channels[i].unread || s.trackOf(-1, i).boundary())
+		if candidates > 0 && !byItself {
+			s.channelError(CodeRecordFraming, i, -1, nil, "the channel goes on with the other side, but no gate and partition fit each other with all their channels")
+			return
 		}
 	}
 }

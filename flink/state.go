@@ -92,7 +92,10 @@ func (d *decoder) operatorState() *OperatorState {
 	}
 	if s.Merging {
 		s.TaskOwnedDir, s.SharedDir = d.text(fieldDirectory), d.text(fieldDirectory)
-		s.Empty = d.u8(fieldPresence) != 0
+		empty := d.u8(fieldPresence)
+		if s.Empty = empty != 0; empty > 1 {
+			d.note(d.at-1, "%d for a boolean", empty)
+		}
 	}
 	delegateAt := d.at
 	s.Delegate = d.streamHandle(0)
@@ -288,11 +291,11 @@ func (d *decoder) keyedState(depth int) *KeyedState {
 }
 
 func (d *decoder) incremental(s *KeyedState) {
-	s.CheckpointID = d.i64(fieldCheckpointID)
+	s.CheckpointID = d.i64(fieldDelta)
 	s.BackendID = d.text(fieldBackend)
 	s.FirstKeyGroup, s.KeyGroups = d.keyGroupRange()
 	if s.Kind == KeyedIncremental {
-		s.CheckpointedSize = d.i64(fieldSize)
+		s.CheckpointedSize = d.i64(fieldAdded)
 	}
 	s.Meta = d.streamHandle(0)
 	s.Shared = d.localFiles()
@@ -304,7 +307,7 @@ func (d *decoder) incremental(s *KeyedState) {
 
 func (d *decoder) localFiles() (files []LocalFile) {
 	for range d.count("files", 3) {
-		f := LocalFile{LocalPath: d.text(fieldPath)}
+		f := LocalFile{LocalPath: d.text(fieldLocalPath)}
 		at := d.at
 		if f.Handle = d.streamHandle(0); f.Handle.IsNull() {
 			d.fail(at, "null handle in a list of files")
@@ -319,7 +322,7 @@ func (d *decoder) localFiles() (files []LocalFile) {
 
 func (d *decoder) changelog(s *KeyedState, depth int) {
 	s.FirstKeyGroup, s.KeyGroups = d.keyGroupRange()
-	s.CheckpointedSize = d.i64(fieldSize)
+	s.CheckpointedSize = d.i64(fieldAdded)
 	s.Base = d.keyedStates("materialized states", depth)
 	deltasAt := d.at
 	s.Deltas = d.keyedStates("changelog increments", depth)
@@ -330,7 +333,7 @@ func (d *decoder) changelog(s *KeyedState, depth int) {
 	}
 	s.MaterializationID = d.i64(fieldDelta)
 	if s.Kind == KeyedChangelog {
-		s.CheckpointID = d.i64(fieldCheckpointID)
+		s.CheckpointID = d.i64(fieldDelta)
 	}
 	s.ID = d.text(fieldStateID)
 }
@@ -373,8 +376,8 @@ func (d *decoder) changelogFiles(s *KeyedState) {
 		}
 		s.FileOffsets, s.Files = append(s.FileOffsets, offset), append(s.Files, h)
 	}
-	s.size = d.i64(fieldSize)
-	s.CheckpointedSize = d.i64(fieldSize)
+	s.size = d.i64(fieldAdded)
+	s.CheckpointedSize = d.i64(fieldAdded)
 	s.ID = d.text(fieldStateID)
 	if s.StorageID = "filesystem"; s.Kind == KeyedChangelogFiles {
 		s.StorageID = d.text(fieldDelta)

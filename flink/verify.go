@@ -133,6 +133,9 @@ func (v *verifier) find(sev inflight.Severity, code string, offset int, format s
 // metadata checks what concerns no single channel.
 func (v *verifier) metadata() {
 	v.checkpointID()
+	for _, odd := range v.c.odd {
+		v.find(inflight.SeverityWarning, CodeMetadata, int(odd.Offset), "%s", odd.Text)
+	}
 	p := v.properties()
 	seen := map[OperatorID]bool{}
 	for i := range v.c.Operators {
@@ -220,12 +223,10 @@ func (v *verifier) operator(o *Operator, p *Properties) {
 
 // keyed checks key groups against what subtask s owns.
 func (v *verifier) keyed(o *Operator, s *Subtask, k *KeyedState) {
-	if k.KeyGroups > 0 {
-		first := (s.Index*o.MaxParallelism + o.Parallelism - 1) / o.Parallelism
-		last := ((s.Index+1)*o.MaxParallelism - 1) / o.Parallelism
-		if end := k.FirstKeyGroup + k.KeyGroups - 1; k.FirstKeyGroup != first || end != last {
-			v.find(inflight.SeverityWarning, CodeKeyGroups, k.at, "key groups %d to %d of %s/%d, which owns %d to %d", k.FirstKeyGroup, end, name(o), s.Index, first, last)
-		}
+	first := (s.Index*o.MaxParallelism + o.Parallelism - 1) / o.Parallelism
+	last := ((s.Index+1)*o.MaxParallelism - 1) / o.Parallelism
+	if end := k.FirstKeyGroup + k.KeyGroups - 1; k.FirstKeyGroup != first || end != last {
+		v.find(inflight.SeverityWarning, CodeKeyGroups, k.at, "key groups %d to %d of %s/%d, which owns %d to %d", k.FirstKeyGroup, end, name(o), s.Index, first, last)
 	}
 	if size := k.Delegate.Size(); !k.Delegate.IsNull() && size >= 0 {
 		for offset := range k.Offsets.All() {
@@ -245,6 +246,9 @@ func (v *verifier) keyed(o *Operator, s *Subtask, k *KeyedState) {
 
 func (v *verifier) operatorState(o *Operator, s *Subtask, st *OperatorState) {
 	size := st.Delegate.Size()
+	if st.Merging && st.Empty != (st.Delegate.Kind() == KindEmptySegment) {
+		v.find(inflight.SeverityWarning, CodeStateOffset, st.at, "operator state of %s/%d is said to be empty or not, and is not so", name(o), s.Index)
+	}
 	for _, n := range st.States {
 		for offset := range n.Offsets.All() {
 			if offset < 0 || size >= 0 && offset > size {
@@ -362,6 +366,8 @@ func (v *verifier) sizes(s *scan) {
 // stateFiles checks that the files of all handles are there, and their sizes.
 func (v *verifier) stateFiles(ctx context.Context) error {
 	seen := map[string]bool{}
+	var segments []StreamHandle
+	defer func() { v.segments(segments) }()
 	check := func(h StreamHandle, channel bool) error {
 		for h.Kind() == KindKeyGroups {
 			h = h.Inner()
@@ -375,6 +381,9 @@ func (v *verifier) stateFiles(ctx context.Context) error {
 			return nil
 		} else {
 			seen[key] = true
+		}
+		if h.Kind() == KindSegment {
+			segments = append(segments, h)
 		}
 		f, err := v.c.Locate(ctx, h)
 		if ctx.Err() != nil {
@@ -405,6 +414,19 @@ func (v *verifier) stateFiles(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// segments looks for segments of one file that share bytes.
+func (v *verifier) segments(list []StreamHandle) {
+	slices.SortStableFunc(list, func(a, b StreamHandle) int {
+		return cmp.Or(strings.Compare(a.Path(), b.Path()), cmp.Compare(a.StartPos(), b.StartPos()))
+	})
+	for i := 1; i < len(list); i++ {
+		a, b := list[i-1], list[i]
+		if a.Path() == b.Path() && a.StartPos()+a.Size() > b.StartPos() && b.Size() > 0 && (a.StartPos() != b.StartPos() || a.Size() != b.Size()) {
+			v.find(inflight.SeverityError, CodeSegmentOverlap, b.at, "segments of %s share bytes: %d from %d on, %d from %d on", b.Path(), a.Size(), a.StartPos(), b.Size(), b.StartPos())
+		}
+	}
 }
 
 func (v *verifier) file(h StreamHandle, f File) {

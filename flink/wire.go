@@ -21,7 +21,18 @@ type decoder struct {
 	code  string // of errors
 	err   *FormatError
 	trace func(f field, at, end int) // for tests; may be nil
+	odd   []*FormatError             // what Flink reads and does not write
 }
+
+// note remembers something that Flink reads and does not write.
+func (d *decoder) note(at int, format string, args ...any) {
+	if d.err == nil && len(d.odd) < maxOdd {
+		d.odd = append(d.odd, corrupt(d.code, d.base+int64(at), format, args...))
+	}
+}
+
+// maxOdd bounds how many oddities are remembered.
+const maxOdd = 1000
 
 func (d *decoder) left() int { return len(d.b) - d.at }
 

@@ -1,0 +1,5 @@
+//go:build race
+
+package flink
+
+const raceEnabled = true
