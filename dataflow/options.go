@@ -47,7 +47,7 @@ func (o Options) withDefaults(g *Graph) *Options {
 	o.Memory = cmp.Or(o.Memory, 64<<20)
 	o.BufferSize = cmp.Or(o.BufferSize, 32<<10)
 	o.ExclusiveBuffers = max(0, cmp.Or(o.ExclusiveBuffers, 2))
-	o.FloatingBuffers = cmp.Or(o.FloatingBuffers, 8)
+	o.FloatingBuffers = max(0, cmp.Or(o.FloatingBuffers, 8))
 	o.PerSubpartition = cmp.Or(o.PerSubpartition, 10)
 	o.OverdraftBuffers = max(0, cmp.Or(o.OverdraftBuffers, 20))
 	o.maxParallelism = g.MaxParallelism

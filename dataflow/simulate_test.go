@@ -49,3 +49,5 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("%s; proven %d, restored %d", sum, proven, sum.Restored)
 }
+
+var wideFlag = flag.Bool("wide", false, "run 200 seeds of each kind in TestNoDeadlock")
