@@ -210,6 +210,52 @@ func (e *Encoder) Append(m Member, a inflight.Address, pos inflight.Pos, b []byt
 	}
 }
 
+// AppendBuffers is Append for buffers that follow on each other; pos is the
+// position of the first. It stops when a chunk waits for Take. It returns how
+// many buffers it has copied, and the position behind them.
+func (e *Encoder) AppendBuffers(m Member, a inflight.Address, pos inflight.Pos, bufs []inflight.Buffer) (n int, end inflight.Pos, err error) {
+	for n < len(bufs) && len(e.out) == 0 {
+		b := bufs[n].Bytes()
+		if err := e.Append(m, a, pos, b); err != nil {
+			return n, pos, err
+		}
+		n++
+		if len(b) > 0 {
+			more, bytes := e.extend(bufs[n:])
+			pos = pos.Advance(uint64(len(b))+bytes, 1+more)
+			n += more
+		}
+	}
+	return n, pos, nil
+}
+
+// extend appends to the open run, which Append has just appended to, as many of
+// bufs as fit into its block.
+func (e *Encoder) extend(bufs []inflight.Buffer) (n int, bytes uint64) {
+	buf, lengths := e.buf, e.lengths
+	room := min(e.o.BlockSize, e.step) - e.dataSize
+	table := e.o.LargestBlock/8 - e.tabSize
+	for n < len(bufs) && 3*n <= table {
+		b := bufs[n].Bytes()
+		if len(b) == 0 || len(b) > room || len(b) > cap(buf)-len(buf) {
+			break
+		}
+		buf = append(buf, b...)
+		lengths = append(lengths, uint32(len(b)))
+		room -= len(b)
+		n++
+	}
+	bytes = uint64(len(buf) - len(e.buf))
+	r := &e.runs[len(e.runs)-1]
+	r.Pieces += n
+	r.Length += bytes
+	e.buf, e.lengths = buf, lengths
+	e.dataSize += int(bytes)
+	e.tabSize += 3 * n
+	e.last.next = e.last.next.Advance(bytes, n)
+	return n, bytes
+}
+
 // Reference adds bytes of an older file to address a: run says what they are
 // (Flags RunHead and RunTail, Pos, Pieces, Length, Digest), target where they
 // lie in file; Target.File is set here.
