@@ -332,18 +332,19 @@ func (f *File) packRequest(p *part, w *slab) (packed int64, encoded bool) {
 		return 0, false
 	}
 	for r.n > 0 {
-		b := w.buffers[w.atBuf]
-		data := b.Bytes()
-		n := len(data)
-		err := f.enc.Append(p.member, r.addr, r.pos, data)
-		b.Release()
-		w.atBuf++
-		r.n--
-		r.pos = r.pos.Advance(uint64(n), 1)
-		packed += int64(n)
+		bufs := w.buffers[w.atBuf : w.atBuf+r.n]
+		n, end, err := f.enc.AppendBuffers(p.member, r.addr, r.pos, bufs)
 		if err != nil {
 			f.check(p, err)
+			n = r.n // they are of no use any more
 		}
+		for _, b := range bufs[:n] {
+			packed += int64(len(b.Bytes()))
+			b.Release()
+		}
+		w.atBuf += n
+		r.n -= n
+		r.pos = end
 		if f.take() {
 			return packed, true
 		}

@@ -22,7 +22,7 @@ const (
 	// comes; that costs a copy and memory for all of it.
 	slowAfter  = 5 * time.Millisecond
 	stuckAfter = 100 * time.Millisecond
-	aheadLimit = 16 << 20
+	aheadLimit = 4 << 20
 
 	maxTries  = 3 // objects that are begun for one file
 	abortTime = 5 * time.Second

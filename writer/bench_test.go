@@ -14,7 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/local"
+	"github.com/spillway-io/spillway/backends/mem"
 	"github.com/spillway-io/spillway/inflight"
 )
 
@@ -73,25 +75,10 @@ func benchRounds(b *testing.B, r round) {
 	p, err := NewPool(Options{Backend: local.New(dir), TasksPerFile: r.share, MaxBuffered: 1 << 30})
 	require.NoError(b, err)
 	defer p.Close()
-	writers := make([]*Writer, r.subtasks)
-	all := make([][][]inflight.Buffer, r.subtasks) // by subtask and channel
-	rng := rand.NewChaCha8([32]byte{})
-	for i := range writers {
-		writers[i], err = p.Writer(task(i))
-		require.NoError(b, err)
-		for range 2 * r.channels {
-			stream := make([]byte, r.buffers*r.size)
-			rng.Read(stream)
-			var bufs []inflight.Buffer
-			for ; len(stream) > 0; stream = stream[r.size:] {
-				bufs = append(bufs, &resident{stream[:r.size]})
-			}
-			all[i] = append(all[i], bufs)
-		}
-	}
-	total := int64(r.subtasks * 2 * r.channels * r.buffers * r.size)
+	writers, all := makeBuffers(b, p, r)
+	total := r.total()
 	hot := make([]byte, 1<<20)
-	rng.Read(hot)
+	rand.NewChaCha8([32]byte{}).Read(hot)
 	b.SetBytes(total)
 	var ratios []float64
 	var cpu time.Duration
@@ -115,6 +102,31 @@ func benchRounds(b *testing.B, r round) {
 	slices.Sort(ratios)
 	b.ReportMetric(ratios[len(ratios)/2], "x/plain")
 	b.ReportMetric(cpu.Seconds()/float64(rounds)/float64(total)*1e9, "cpu-s/GB")
+}
+
+func (r round) total() int64 { return int64(r.subtasks * 2 * r.channels * r.buffers * r.size) }
+
+// makeBuffers registers the subtasks, and makes their buffers by subtask and
+// channel.
+func makeBuffers(b *testing.B, p *Pool, r round) ([]*Writer, [][][]inflight.Buffer) {
+	writers := make([]*Writer, r.subtasks)
+	all := make([][][]inflight.Buffer, r.subtasks)
+	rng := rand.NewChaCha8([32]byte{})
+	for i := range writers {
+		var err error
+		writers[i], err = p.Writer(task(i))
+		require.NoError(b, err)
+		for range 2 * r.channels {
+			stream := make([]byte, r.buffers*r.size)
+			rng.Read(stream)
+			var bufs []inflight.Buffer
+			for ; len(stream) > 0; stream = stream[r.size:] {
+				bufs = append(bufs, &resident{stream[:r.size]})
+			}
+			all[i] = append(all[i], bufs)
+		}
+	}
+	return writers, all
 }
 
 func captureRound(b *testing.B, writers []*Writer, all [][][]inflight.Buffer, r round, id inflight.CheckpointID) {
@@ -169,4 +181,55 @@ func cpuTime() time.Duration {
 		return 0
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// null is a store that drops what it is given.
+type null struct{ backends.Backend }
+
+type nullObject struct {
+	backends.Object
+	size int64
+}
+
+func (n null) Create(context.Context, string, backends.CreateOptions) (backends.Object, error) {
+	return &nullObject{}, nil
+}
+
+func (o *nullObject) Write(p []byte) (int, error) {
+	o.size += int64(len(p))
+	return len(p), nil
+}
+
+func (o *nullObject) Finish(context.Context) (backends.Info, error) {
+	return backends.Info{Size: o.size}, nil
+}
+
+func (o *nullObject) Abort(context.Context) error { return nil }
+
+// BenchmarkCPU is what capturing costs apart from the store: queueing, packing,
+// checksums.
+func BenchmarkCPU(b *testing.B) {
+	for _, size := range []struct {
+		name      string
+		bytes, of int
+	}{{"32K", 32768, 8}, {"4K", 4096, 64}, {"200B", 200, 1280}} {
+		for _, share := range []int{1, 5} {
+			b.Run(fmt.Sprintf("size=%s/share=%d", size.name, share), func(b *testing.B) {
+				r := round{subtasks: 8, share: share, channels: 8, buffers: size.of, size: size.bytes}
+				p, err := NewPool(Options{Backend: null{mem.New(mem.Options{})}, TasksPerFile: share, MaxBuffered: 1 << 30})
+				require.NoError(b, err)
+				defer p.Close()
+				writers, all := makeBuffers(b, p, r)
+				total := r.total()
+				b.SetBytes(total)
+				id := inflight.CheckpointID(0)
+				before := cpuTime()
+				for b.Loop() {
+					id++
+					captureRound(b, writers, all, r, id)
+				}
+				b.ReportMetric((cpuTime()-before).Seconds()/float64(id)/float64(total)*1e9, "cpu-s/GB")
+			})
+		}
+	}
 }
