@@ -8,11 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/spillway-io/spillway/bench/payload"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
 )
 
 // TestCells holds the cells against the table of README.md.
@@ -77,7 +78,8 @@ func TestSink(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.free()) }()
 	deliver := func(change func(p []byte) []byte) error {
-		s := newSink(c, 1, l)
+		s := newSink(c, 1)
+		s.reset(l)
 		var err error
 		for _, side := range []payload.Side{payload.Output, payload.Input} {
 			for ch := range map[payload.Side]int{payload.Output: c.O, payload.Input: c.I}[side] {
@@ -90,7 +92,7 @@ func TestSink(t *testing.T) {
 				}
 			}
 		}
-		return errors.Join(err, s.complete())
+		return errors.Join(err, s.Done(t.Context()), s.complete())
 	}
 	require.NoError(t, deliver(func(p []byte) []byte { return p }))
 	require.Error(t, deliver(func(p []byte) []byte { p[7] ^= 1; return p }), "a flipped bit")
@@ -118,13 +120,13 @@ func TestPlain(t *testing.T) {
 	require.EqualValues(t, 3<<20+5, st.Size())
 	took, err := plainRead([]string{name}, make([]byte, 1<<20))
 	require.NoError(t, err)
-	require.Positive(t, took)
+	require.Positive(t, took.wall)
 	require.NoError(t, os.Remove(name))
 
-	for _, write := range []func(string, int, bool) (time.Duration, error){plainWrite, plainWriteFresh} {
+	for _, write := range []func(string, int, bool) (cost, error){plainWrite, plainWriteFresh} {
 		took, err := write(dir, 1000, true)
 		require.NoError(t, err)
-		require.Positive(t, took)
+		require.Positive(t, took.wall)
 	}
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -151,6 +153,86 @@ func TestRaw(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// TestWorkloads runs every workload on a tiny cell, and reads the records back.
+func TestWorkloads(t *testing.T) {
+	var out, log bytes.Buffer
+	r := &runner{dir: t.TempDir(), fs: "disk", level: level{quick: true}, out: &out, log: &log}
+	l, err := newLoad(small())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.free()) }()
+	ctx, c, b := t.Context(), small(), budget{warmRounds: 1, rounds: 3, minRounds: 3}
+	require.NoError(t, r.write(ctx, "W", c, l, b, func(rec *record) error {
+		force, err := plainWrite(r.dir, c.framed(), true)
+		rec.plain(&rec.PlainForce, force)
+		return err
+	}))
+	require.NoError(t, r.read(ctx, c, l, b, false))
+	require.NoError(t, r.read(ctx, c, l, b, true))
+	require.NoError(t, r.peak(ctx, c, l))
+	require.NoError(t, r.meta(ctx, 100, b))
+
+	var kinds []string
+	for line := range strings.Lines(out.String()) {
+		var rec record
+		require.NoError(t, json.Unmarshal([]byte(line), &rec))
+		kinds = append(kinds, rec.Kind)
+		if rec.Kind == "M" {
+			require.Equal(t, 100, rec.Handles)
+			require.Positive(t, rec.Bytes)
+			for _, list := range [][]int64{rec.SerMem, rec.ParseMem, rec.StoreFile, rec.LoadFile, rec.PlainForce} {
+				require.Len(t, list, 3)
+			}
+			continue
+		}
+		require.Equal(t, c, rec.cell)
+		require.Equal(t, 1, rec.Files)
+		require.Greater(t, rec.FileBytes, int64(rec.Bytes))
+		if !strings.HasPrefix(rec.Kind, "MEM") {
+			require.Len(t, rec.Wall, 3)
+			require.Positive(t, rec.ratio())
+		}
+	}
+	require.Equal(t, []string{"W", "R", "R", "MEM-W", "MEM-R", "M"}, kinds)
+	left, err := os.ReadDir(r.dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// TestSections holds the sections that M makes against one that an encoder
+// wrote for the same channels.
+func TestSections(t *testing.T) {
+	c := metaCell(10000)
+	require.Equal(t, 625, c.S)
+	var file bytes.Buffer
+	id := inflight.NewFileID()
+	e, err := format.NewEncoder(&file, format.StateFileName(metaID, "g", "a"), format.FileHeader{FileID: id, Checkpoint: metaID}, format.EncoderOptions{})
+	require.NoError(t, err)
+	member, err := e.Begin(inflight.Task{Vertex: vertex, Subtask: 624}, nil)
+	require.NoError(t, err)
+	for i, cut := range c.cuts(624) {
+		for b := range c.B {
+			at := pos(624, i%c.I).Advance(uint64(b*c.Size), b)
+			require.NoError(t, e.Append(member, cut.Address, at, make([]byte, c.Size)))
+		}
+		require.NoError(t, e.SetCut(member, cut))
+	}
+	require.NoError(t, e.Complete(member))
+	_, err = e.Close()
+	require.NoError(t, err)
+	real := e.Handle(member).Segments[0]
+	section, err := format.ReadSection(bytes.NewReader(file.Bytes()), real)
+	require.NoError(t, err)
+
+	offset := int64(128)
+	made := c.section(624, perSubtask, &offset)
+	require.Equal(t, len(section.Entries), len(made.Entries))
+	for i := range made.Entries {
+		made.Entries[i].Digest = section.Entries[i].Digest
+	}
+	require.Equal(t, section.Entries, made.Entries)
+	require.InDelta(t, real.Length, len(format.AppendSection(nil, made, id, offset)), 8)
+}
+
 func TestFramed(t *testing.T) {
 	dir, data := t.TempDir(), payload.Channel(payload.Random, 0, payload.Input, 0, 3000*200)
 	require.NoError(t, framed(dir, "f", data, 200, false))
@@ -163,7 +245,7 @@ func TestFramed(t *testing.T) {
 func TestRunMode(t *testing.T) {
 	for _, args := range [][]string{
 		nil, {"help"}, {"mode=w"}, {"mode=x", "fs=disk", "dir=d", "out=o"}, {"mode=w", "fs=nfs", "dir=d", "out=o"},
-		{"mode=w", "S=many", "fs=disk", "dir=d", "out=o"}, {"mode=w", "level=some", "fs=disk", "dir=d", "out=o"}, {"mode=w", "fs"},
+		{"mode=w", "cells=(", "fs=disk", "dir=d", "out=o"}, {"mode=w", "S=many", "fs=disk", "dir=d", "out=o"}, {"mode=w", "level=some", "fs=disk", "dir=d", "out=o"}, {"mode=w", "fs"},
 		{"report"}, {"report", "/does/not/exist"},
 	} {
 		require.Error(t, dispatch(t.Context(), args, &bytes.Buffer{}), "%v", args)
@@ -179,7 +261,7 @@ func TestReport(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, []byte(`{"kind":"ENV","level":"quick"}
 {"impl":"flink","kind":"W","name":"S8-32K-max5","fs":"disk","payload":"random","S":8,"I":8,"O":8,"B":8,"size":32768,"max":5,"bytes":33554432,"buffers":1024,"wall_ns":[40000000,60000000,50000000],"plain_force_ns":[20000000,20000000,20000000],"plain_noforce_ns":[1,1,1],"cpu_ns_total":150000000,"rounds":3,"alloc_bytes":[1,2,3],"gcs":0,"files":2,"file_bytes":33558536,"file_min":1,"file_max":2,"rss_peak_kb":768000}
 {"impl":"flink","kind":"M","fs":"disk","handles":10000,"form":"merged","bytes":939411,"ser_mem_ns":[1],"parse_mem_ns":[1],"store_file_ns":[20000000],"load_file_ns":[30000000],"plain_force_ns":[1500000]}
-{"impl":"go","kind":"W","name":"S8-32K-max5","fs":"disk","payload":"random","S":8,"I":8,"O":8,"B":8,"size":32768,"max":5,"bytes":33554432,"buffers":1024,"wall_ns":[16000000,15000000,17000000],"plain_force_ns":[20000000,20000000,20000000],"cpu_ns_total":80000000,"rounds":3,"alloc_bytes":[1,2,3],"alloc_objects":[100,102,104],"files":2,"rss_peak_kb":60000}
+{"impl":"go","kind":"W","name":"S8-32K-max5","fs":"disk","payload":"random","S":8,"I":8,"O":8,"B":8,"size":32768,"max":5,"bytes":33554432,"buffers":1024,"wall_ns":[16000000,15000000,17000000],"plain_force_ns":[20000000,20000000,20000000],"cpu_ns_total":80000000,"plain_cpu_ns_total":40000000,"rounds":3,"alloc_bytes":[1,2,3],"alloc_objects":[100,102,104],"files":2,"rss_peak_kb":60000}
 {"impl":"go","kind":"M","fs":"disk","handles":10000,"form":"merged","bytes":300000,"ser_mem_ns":[1],"parse_mem_ns":[1],"store_file_ns":[2000000],"load_file_ns":[9000000],"plain_force_ns":[1500000]}
 `), 0o600))
 	var out bytes.Buffer
@@ -195,7 +277,7 @@ func TestReport(t *testing.T) {
 		return nil
 	}
 	require.Equal(t, strings.Fields("disk S8-32K-max5 flink 50.00 671 1678 2.50 1.49 2 750"), fields("disk S8-32K-max5 flink"))
-	require.Equal(t, strings.Fields("disk S8-32K-max5 go 16.00 2097 1678 0.80 <= 1 met 0.79 <= 0.6 MISSED 0.100 2 59"), fields("disk S8-32K-max5 go"))
+	require.Equal(t, strings.Fields("disk S8-32K-max5 go 16.00 2097 1678 0.80 <= 1 met 0.79 <= 0.6 MISSED 2.00 0.100 2 59"), fields("disk S8-32K-max5 go"))
 	require.Equal(t, strings.Fields("disk, 10,000 channels, ours to Flink's: store 0.100 (<= 0.125 met), load 0.300 (<= 0.2 MISSED), bytes 0.319 (<= 0.5 met)"), fields("disk, 10,000"))
 
 	out.Reset()

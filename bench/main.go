@@ -1,14 +1,15 @@
 // Command bench measures Spillway against plain writes and reads of the same
 // bytes in the same run, and beside Apache Flink's own classes (flink/).
 //
-//	bench mode=w|lat|r|m|mem|raw [S=n] fs=shm|disk dir=DIR level=quick|full out=FILE
+//	bench mode=w|lat|r|m|mem|raw [S=n] [cells=REGEXP] [profile=FILE] fs=shm|disk dir=DIR level=quick|full out=FILE
 //	bench report [-benchfmt] FILE...
 //	bench check
 //
 // The first form runs one workload (README.md describes them) and appends its
 // records to FILE, one JSON object a line: flink/run.sh calls it after Flink's
-// driver, with the same arguments, as GO_IMPL_CMD. The second prints records as
-// tables, or for benchstat. The third prints the sums of the payload.
+// driver, with the same arguments, as GO_IMPL_CMD. cells picks cells by name,
+// profile writes a CPU profile. The second prints records as tables, or for
+// benchstat. The third prints the sums of the payload.
 package main
 
 import (
@@ -18,6 +19,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 
@@ -34,7 +37,7 @@ func main() {
 	}
 }
 
-const usage = `bench mode=w|lat|r|m|mem|raw [S=n] fs=shm|disk dir=DIR level=quick|full out=FILE
+const usage = `bench mode=w|lat|r|m|mem|raw [S=n] [cells=REGEXP] [profile=FILE] fs=shm|disk dir=DIR level=quick|full out=FILE
 bench report [-benchfmt] FILE...
 bench check`
 
@@ -63,9 +66,13 @@ func runMode(ctx context.Context, args []string, log io.Writer) (err error) {
 	}
 	r := &runner{dir: opt["dir"], fs: opt["fs"], level: level{quick: opt["level"] == "quick"}, log: log}
 	s, err := strconv.Atoi(opt["S"])
+	var badCells error
+	r.cells, badCells = regexp.Compile(opt["cells"])
 	switch {
 	case err != nil || s < 1:
 		return fmt.Errorf("argument S=%s: want a number of subtasks", opt["S"])
+	case badCells != nil:
+		return badCells
 	case r.dir == "" || opt["out"] == "":
 		return errors.New("dir and out are needed\n" + usage)
 	case r.fs != "shm" && r.fs != "disk":
@@ -94,5 +101,22 @@ func runMode(ctx context.Context, args []string, log io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	r.out = out
-	return run(ctx)
+	if opt["profile"] == "" {
+		return run(ctx)
+	}
+	return profiled(opt["profile"], func() error { return run(ctx) })
+}
+
+// profiled runs f and writes a CPU profile of it.
+func profiled(name string, f func() error) (err error) {
+	out, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if err := pprof.StartCPUProfile(out); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	return f()
 }

@@ -15,22 +15,30 @@ import (
 // in the cache.
 var hot = payload.Channel(payload.Random, 9999, payload.Input, 0, 1<<20)
 
+// cost is what a plain write or read took.
+type cost struct{ wall, cpu time.Duration }
+
+// costOf runs f.
+func costOf(f func() error) (cost, error) {
+	cpu, start := cpuTime(), time.Now()
+	err := f()
+	return cost{time.Since(start), cpuTime() - cpu}, err
+}
+
 // plainWrite is the limit that a writer is measured against: n bytes into a new
 // file of dir, in pieces of 1 MiB, closed, and with sync forced to the disk.
-func plainWrite(dir string, n int, sync bool) (time.Duration, error) {
+func plainWrite(dir string, n int, sync bool) (cost, error) {
 	name := filepath.Join(dir, fmt.Sprintf("plain.%d", os.Getpid()))
-	start := time.Now()
-	err := writeHot(name, n, sync)
-	took := time.Since(start)
+	took, err := costOf(func() error { return writeHot(name, n, sync) })
 	return took, errors.Join(err, os.Remove(name))
 }
 
 // plainWriteFresh is plainWrite into a directory that was made for it, as that
 // of a checkpoint is: the first fsync in it may have to write the directory too.
-func plainWriteFresh(dir string, n int, sync bool) (time.Duration, error) {
+func plainWriteFresh(dir string, n int, sync bool) (cost, error) {
 	fresh, err := os.MkdirTemp(dir, "plain-")
 	if err != nil {
-		return 0, err
+		return cost{}, err
 	}
 	took, err := plainWrite(fresh, n, sync)
 	return took, errors.Join(err, os.Remove(fresh))
@@ -57,14 +65,15 @@ func writeHot(name string, n int, sync bool) (err error) {
 
 // plainRead is the limit that a reader is measured against: every file once, in
 // order, 1 MiB a read.
-func plainRead(names []string, buf []byte) (time.Duration, error) {
-	start := time.Now()
-	for _, name := range names {
-		if err := readAll(name, buf); err != nil {
-			return 0, err
+func plainRead(names []string, buf []byte) (cost, error) {
+	return costOf(func() error {
+		for _, name := range names {
+			if err := readAll(name, buf); err != nil {
+				return err
+			}
 		}
-	}
-	return time.Since(start), nil
+		return nil
+	})
 }
 
 func readAll(name string, buf []byte) error {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"io"
 	"time"
+
+	"github.com/spillway-io/spillway/format"
 )
 
 // A record is one line of a driver's output: the rounds of one cell. Flink's
@@ -24,6 +26,7 @@ type record struct {
 	PlainNoForce []int64 `json:"plain_noforce_ns,omitempty"`
 	PlainRead    []int64 `json:"plain_read_ns,omitempty"`
 	CPU          int64   `json:"cpu_ns_total"`
+	PlainCPU     int64   `json:"plain_cpu_ns_total,omitempty"` // of the forced writes, or the reads
 	Rounds       int     `json:"rounds"`
 	Alloc        []int64 `json:"alloc_bytes,omitempty"`
 	AllocObjects []int64 `json:"alloc_objects,omitempty"`
@@ -58,14 +61,19 @@ func (r *record) add(x round) {
 	r.AllocObjects = append(r.AllocObjects, int64(x.objects))
 }
 
+// plain adds the plain write or read of a round to one of the lists.
+func (r *record) plain(list *[]int64, c cost) {
+	timing(list, c.wall)
+	r.PlainCPU += c.cpu.Nanoseconds()
+}
+
 // files adds the sizes of a checkpoint's files.
-func (r *record) files(sizes []int64) {
-	r.Files, r.FileBytes, r.FileMin, r.FileMax = len(sizes), 0, 0, 0
-	for i, n := range sizes {
-		r.FileBytes += n
-		r.FileMax = max(r.FileMax, n)
-		if i == 0 || n < r.FileMin {
-			r.FileMin = n
+func (r *record) files(m *format.Manifest) {
+	r.Files, r.FileBytes, r.FileMin, r.FileMax = len(m.Files), m.FileBytes(), 0, 0
+	for i, f := range m.Files {
+		r.FileMax = max(r.FileMax, f.Size)
+		if i == 0 || f.Size < r.FileMin {
+			r.FileMin = f.Size
 		}
 	}
 }

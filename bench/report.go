@@ -106,6 +106,15 @@ func (r *record) cpuPerGB() float64 {
 	return float64(r.CPU) / float64(r.Bytes) / float64(max(r.Rounds, 1))
 }
 
+// cpuRatio is CPU time to that of the plain writes or reads beside it: on a busy
+// machine it holds where wall time does not.
+func (r *record) cpuRatio() float64 {
+	if r.PlainCPU == 0 {
+		return 0
+	}
+	return float64(r.CPU) / float64(r.PlainCPU)
+}
+
 // megabytes is the throughput for wall time ns.
 func (r *record) megabytes(ns float64) float64 { return float64(r.Bytes) / ns * 1e3 }
 
@@ -146,6 +155,7 @@ var tables = []table{
 		{"bar", func(r *record) string { return verdict(r.ratio(), ratioBar(r)) }},
 		{"CPU s/GB", func(r *record) string { return number(r.cpuPerGB(), 2) }},
 		{"bar", func(r *record) string { return verdict(r.cpuPerGB(), cpuBar(r)) }},
+		{"CPU x plain", func(r *record) string { return times(r.cpuRatio()) }},
 		{"allocs/buffer", perBuffer},
 		{"files", func(r *record) string { return strconv.Itoa(r.Files) }},
 		{"peak MB", func(r *record) string { return number(float64(r.RSSPeak)/1024, 0) }},
@@ -157,6 +167,7 @@ var tables = []table{
 		{"x plain", func(r *record) string { return times(r.ratio()) }},
 		{"bar", func(r *record) string { return verdict(r.ratio(), ratioBar(r)) }},
 		{"CPU us", func(r *record) string { return number(float64(r.CPU)/1e3/float64(max(r.Rounds, 1)), 0) }},
+		{"CPU x plain", func(r *record) string { return times(r.cpuRatio()) }},
 		{"files", func(r *record) string { return strconv.Itoa(r.Files) }},
 	}},
 	{"R", "R: restore, verified. x plain: against a sequential read of the same files in the same round", []column{
@@ -166,6 +177,7 @@ var tables = []table{
 		{"x plain", func(r *record) string { return times(r.ratio()) }},
 		{"bar", func(r *record) string { return verdict(r.ratio(), ratioBar(r)) }},
 		{"CPU s/GB", func(r *record) string { return number(r.cpuPerGB(), 2) }},
+		{"CPU x plain", func(r *record) string { return times(r.cpuRatio()) }},
 		{"allocs/buffer", perBuffer},
 	}},
 	{"M", "M: metadata (manifest and sections; Flink: _metadata)", []column{

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"regexp"
+	"strconv"
 	"sync"
 	"time"
+
+	"github.com/spillway-io/spillway/format"
 )
 
 // A runner runs the workloads of one level on one file system.
@@ -15,8 +18,9 @@ type runner struct {
 	dir   string
 	fs    string
 	level level
-	out   io.Writer // records
-	log   io.Writer // a line for each, for people
+	cells *regexp.Regexp // of the names of the cells to run; nil: all
+	out   io.Writer      // records
+	log   io.Writer      // a line for each, for people
 }
 
 func (r *runner) emit(rec *record) error {
@@ -85,45 +89,33 @@ func (b budget) measure(ctx context.Context, f func() error) error {
 	return nil
 }
 
-// A rig is a capturer that counts its checkpoints.
-type rig struct {
-	capturer
-	load *load
-	id   uint64
-}
-
-func newRig(ctx context.Context, dir string, c cell, l *load) (*rig, error) {
-	cp, err := newCapturer(ctx, dir, c, l)
-	if err != nil {
-		return nil, err
-	}
-	return &rig{capturer: cp, load: l}, nil
-}
-
-// capture captures the next checkpoint and accounts for every buffer.
-func (r *rig) capture(ctx context.Context) (round, error) {
-	r.id++
-	if err := r.Begin(ctx, r.id); err != nil {
+// captureAll captures the next checkpoint and accounts for every buffer.
+func (p *capturer) captureAll() (round, error) {
+	if err := p.begin(); err != nil {
 		return round{}, err
 	}
-	x, err := together(r.load.S, func(sub int) error { return r.Capture(ctx, r.id, sub) })
-	return x, errors.Join(err, r.load.settled())
+	x, err := together(p.S, p.capture)
+	return x, errors.Join(err, p.load.settled())
 }
 
-// sizes returns the sizes of the files of the last checkpoint.
-func (r *rig) sizes(ctx context.Context) (sizes []int64, err error) {
-	names, err := r.Files(ctx, r.id)
-	if err != nil {
-		return nil, err
+// restoreAll restores a checkpoint once. With check every byte is compared with
+// the payload.
+func (p *capturer) restoreAll(ctx context.Context, m *format.Manifest, check bool) (round, error) {
+	var want *load
+	if check {
+		want = p.load
 	}
-	for _, name := range names {
-		st, err := os.Stat(name)
-		if err != nil {
-			return nil, err
-		}
-		sizes = append(sizes, st.Size())
+	for len(p.sinks) < p.S {
+		p.sinks = append(p.sinks, newSink(p.cell, len(p.sinks)))
 	}
-	return sizes, nil
+	for _, s := range p.sinks {
+		s.reset(want)
+	}
+	x, err := together(1, func(int) error { return p.restore(ctx, m, p.sinks) })
+	for _, s := range p.sinks {
+		err = errors.Join(err, s.complete())
+	}
+	return x, err
 }
 
 // writer runs W for s subtasks.
@@ -131,7 +123,7 @@ func (r *runner) writer(ctx context.Context, s int) error {
 	return r.each(writerCells(r.level, r.fs, s), func(c cell, l *load) error {
 		return r.write(ctx, "W", c, l, r.level.writerBudget(c), func(rec *record) error {
 			force, err := plainWrite(r.dir, c.framed(), true)
-			timing(&rec.PlainForce, force)
+			rec.plain(&rec.PlainForce, force)
 			return err
 		})
 	})
@@ -143,7 +135,7 @@ func (r *runner) latency(ctx context.Context) error {
 	return r.each(latencyCells(r.level, r.fs), func(c cell, l *load) error {
 		return r.write(ctx, "LAT", c, l, r.level.latencyBudget(), func(rec *record) error {
 			force, err := plainWriteFresh(r.dir, c.framed(), true)
-			timing(&rec.PlainForce, force)
+			rec.plain(&rec.PlainForce, force)
 			return err
 		})
 	})
@@ -154,6 +146,9 @@ func (r *runner) each(cells []cell, f func(cell, *load) error) error {
 	var l *load
 	var err error
 	for _, c := range cells {
+		if r.cells != nil && !r.cells.MatchString(c.Name) {
+			continue
+		}
 		if l == nil || !l.fits(c) {
 			if l != nil {
 				err = l.free()
@@ -169,25 +164,27 @@ func (r *runner) each(cells []cell, f func(cell, *load) error) error {
 			return errors.Join(fmt.Errorf("%s on %s: %w", c.Name, r.fs, err), l.free())
 		}
 	}
+	if l == nil {
+		return errors.New("no cell has such a name")
+	}
 	return l.free()
 }
 
 // write captures checkpoint after checkpoint of a cell; plain measures the
 // limit after each, in the same conditions.
 func (r *runner) write(ctx context.Context, kind string, c cell, l *load, b budget, plain func(*record) error) (err error) {
-	rig, err := newRig(ctx, r.dir, c, l)
+	p, err := newCapturer(r.dir, c, l)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rig.Close()) }()
-	var sizes []int64
+	defer func() { err = errors.Join(err, p.Close()) }()
+	var m *format.Manifest
 	once := func() (round, error) {
-		x, err := rig.capture(ctx)
-		if err != nil {
-			return x, err
+		x, err := p.captureAll()
+		if err == nil {
+			m, err = p.manifest()
 		}
-		sizes, err = rig.sizes(ctx)
-		return x, errors.Join(err, rig.Drop(ctx, rig.id))
+		return x, errors.Join(err, p.drop(ctx))
 	}
 	warm := record{}
 	if err := b.warmUp(ctx, func() error { _, err := once(); return errors.Join(err, plain(&warm)) }); err != nil {
@@ -205,13 +202,13 @@ func (r *runner) write(ctx context.Context, kind string, c cell, l *load, b budg
 			return err
 		}
 		noForce, err := plainWrite(r.dir, c.framed(), false)
-		timing(&rec.PlainNoForce, noForce)
+		timing(&rec.PlainNoForce, noForce.wall)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	rec.files(sizes)
+	rec.files(m)
 	rec.RSSPeak = peakKB()
 	return r.emit(rec)
 }
@@ -219,50 +216,32 @@ func (r *runner) write(ctx context.Context, kind string, c cell, l *load, b budg
 // restore runs R.
 func (r *runner) restore(ctx context.Context) error {
 	return r.each(restoreCells(r.level, r.fs), func(c cell, l *load) error {
-		if err := r.read(ctx, c, l, false); err != nil || !r.level.cold(c) {
+		if err := r.read(ctx, c, l, r.level.restoreBudget(c, false), false); err != nil || !r.level.cold(c) {
 			return err
 		}
-		return r.read(ctx, c, l, true)
+		return r.read(ctx, c, l, r.level.restoreBudget(c, true), true)
 	})
 }
 
-// restoreAll restores the last checkpoint once. With check every byte is
-// compared with the payload.
-func (r *rig) restoreAll(ctx context.Context, c cell, check bool) (round, error) {
-	var want *load
-	if check {
-		want = r.load
-	}
-	sinks := make([]*sink, c.S)
-	for i := range sinks {
-		sinks[i] = newSink(c, i, want)
-	}
-	x, err := together(c.S, func(sub int) error { return r.Restore(ctx, r.id, sub, sinks[sub]) })
-	for _, s := range sinks {
-		err = errors.Join(err, s.complete())
-	}
-	return x, err
-}
-
 // read restores one checkpoint of a cell again and again.
-func (r *runner) read(ctx context.Context, c cell, l *load, cold bool) (err error) {
-	rig, err := newRig(ctx, r.dir, c, l)
+func (r *runner) read(ctx context.Context, c cell, l *load, b budget, cold bool) (err error) {
+	p, err := newCapturer(r.dir, c, l)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rig.Close()) }()
-	if _, err := rig.capture(ctx); err != nil {
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if _, err := p.captureAll(); err != nil {
 		return err
 	}
-	names, err := rig.Files(ctx, rig.id)
+	m, err := p.manifest()
 	if err != nil {
 		return err
 	}
-	if _, err := rig.restoreAll(ctx, c, true); err != nil {
+	names := p.files(m)
+	if _, err := p.restoreAll(ctx, m, true); err != nil {
 		return err
 	}
-	b := r.level.restoreBudget(c, cold)
-	if err := b.warmUp(ctx, func() error { _, err := rig.restoreAll(ctx, c, false); return err }); err != nil {
+	if err := b.warmUp(ctx, func() error { _, err := p.restoreAll(ctx, m, false); return err }); err != nil {
 		return err
 	}
 	rec := newRecord("R", c)
@@ -278,7 +257,7 @@ func (r *runner) read(ctx context.Context, c cell, l *load, cold bool) (err erro
 		if err := prepare(); err != nil {
 			return err
 		}
-		x, err := rig.restoreAll(ctx, c, false)
+		x, err := p.restoreAll(ctx, m, false)
 		if err != nil {
 			return err
 		}
@@ -287,17 +266,13 @@ func (r *runner) read(ctx context.Context, c cell, l *load, cold bool) (err erro
 			return err
 		}
 		plain, err := plainRead(names, buf)
-		timing(&rec.PlainRead, plain)
+		rec.plain(&rec.PlainRead, plain)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	sizes, err := rig.sizes(ctx)
-	if err != nil {
-		return err
-	}
-	rec.files(sizes)
+	rec.files(m)
 	rec.RSSPeak = peakKB()
 	return r.emit(rec)
 }
@@ -313,26 +288,32 @@ func evictAll(names []string) error {
 
 // metadata runs M.
 func (r *runner) metadata(ctx context.Context) error {
+	b := budget{minRounds: 3, rounds: 2000, warm: r.level.warm(), limit: r.level.warm()}
+	if r.level.quick {
+		b.warm, b.limit = b.warm/2, b.limit/2
+	}
 	for _, n := range []int{1, 100, 10000} {
-		if err := r.meta(ctx, n); err != nil {
+		if r.cells != nil && !r.cells.MatchString(strconv.Itoa(n)) {
+			continue
+		}
+		if err := r.meta(ctx, n, b); err != nil {
 			return fmt.Errorf("%d channels on %s: %w", n, r.fs, err)
 		}
 	}
 	return nil
 }
 
-func (r *runner) meta(ctx context.Context, channels int) (err error) {
+func (r *runner) meta(ctx context.Context, channels int, b budget) (err error) {
 	md, err := newMetadata(ctx, r.dir, channels)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, md.Close()) }()
-	b := budget{minRounds: 3, rounds: 2000, warm: r.level.warm(), limit: r.level.warm()}
-	if r.level.quick {
-		b.warm, b.limit = b.warm/2, b.limit/2
-	}
 	once := func(rec *record) error {
-		size, err := md.Serialise()
+		size, err := md.serialise()
+		if err == nil {
+			err = md.ready()
+		}
 		if err != nil {
 			return err
 		}
@@ -341,10 +322,10 @@ func (r *runner) meta(ctx context.Context, channels int) (err error) {
 			list *[]int64
 			do   func() error
 		}{
-			{&rec.SerMem, func() error { _, err := md.Serialise(); return err }},
-			{&rec.StoreFile, func() error { return md.Store(ctx) }},
-			{&rec.LoadFile, func() error { return md.Load(ctx) }},
-			{&rec.ParseMem, md.Parse},
+			{&rec.SerMem, func() error { _, err := md.serialise(); return err }},
+			{&rec.StoreFile, func() error { return md.store(ctx) }},
+			{&rec.LoadFile, func() error { return md.load(ctx) }},
+			{&rec.ParseMem, md.parse},
 		} {
 			start := time.Now()
 			if err := step.do(); err != nil {
@@ -353,7 +334,7 @@ func (r *runner) meta(ctx context.Context, channels int) (err error) {
 			timing(step.list, time.Since(start))
 		}
 		force, err := plainWriteFresh(r.dir, size, true)
-		timing(&rec.PlainForce, force)
+		rec.plain(&rec.PlainForce, force)
 		return err
 	}
 	if err := b.warmUp(ctx, func() error { return once(&record{}) }); err != nil {
@@ -366,34 +347,45 @@ func (r *runner) meta(ctx context.Context, channels int) (err error) {
 	return r.emit(rec)
 }
 
-// memory writes and restores the cells of memoryCells once each and records
-// the peak of resident memory.
+// memory runs MEM.
 func (r *runner) memory(ctx context.Context) error {
-	return r.each(memoryCells(r.fs), func(c cell, l *load) (err error) {
-		rig, err := newRig(ctx, r.dir, c, l)
+	return r.each(memoryCells(r.fs), func(c cell, l *load) error { return r.peak(ctx, c, l) })
+}
+
+// peak captures and restores a cell once each, and records the peak of resident
+// memory.
+func (r *runner) peak(ctx context.Context, c cell, l *load) (err error) {
+	p, err := newCapturer(r.dir, c, l)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	var m *format.Manifest
+	for _, step := range []struct {
+		kind string
+		do   func() (round, error)
+	}{
+		{"MEM-W", func() (round, error) {
+			x, err := p.captureAll()
+			if err == nil {
+				m, err = p.manifest()
+			}
+			return x, err
+		}},
+		{"MEM-R", func() (round, error) { return p.restoreAll(ctx, m, false) }},
+	} {
+		rec := newRecord(step.kind, c)
+		rec.RSSBase = settle()
+		x, err := step.do()
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, rig.Close()) }()
-		for _, step := range []struct {
-			kind string
-			do   func() (round, error)
-		}{
-			{"MEM-W", func() (round, error) { return rig.capture(ctx) }},
-			{"MEM-R", func() (round, error) { return rig.restoreAll(ctx, c, false) }},
-		} {
-			rec := newRecord(step.kind, c)
-			rec.RSSBase = settle()
-			x, err := step.do()
-			if err != nil {
-				return err
-			}
-			rec.RSSPeak = peakKB()
-			rec.add(x)
-			if err := r.emit(rec); err != nil {
-				return err
-			}
+		rec.RSSPeak = peakKB()
+		rec.add(x)
+		rec.files(m)
+		if err := r.emit(rec); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }

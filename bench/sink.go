@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 
 	"github.com/spillway-io/spillway/bench/payload"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/reader"
 )
 
 // A sink is the consumer of one restored subtask. It copies each buffer into a
@@ -16,6 +19,7 @@ type sink struct {
 	ring           [16][]byte
 	next           int
 	bytes, buffers int
+	done           bool
 	want           *load
 	at             map[channel]int // with want: how far each channel has come
 }
@@ -25,12 +29,20 @@ type channel struct {
 	ch   int
 }
 
-func newSink(c cell, sub int, want *load) *sink {
-	s := &sink{cell: c, sub: sub, want: want, at: map[channel]int{}}
+func newSink(c cell, sub int) *sink {
+	s := &sink{cell: c, sub: sub}
 	for i := range s.ring {
 		s.ring[i] = make([]byte, max(c.Size, 32768))
+		for j := range s.ring[i] { // resident, as network memory is
+			s.ring[i][j] = 1
+		}
 	}
 	return s
+}
+
+// reset makes s ready for the next restore.
+func (s *sink) reset(want *load) {
+	s.bytes, s.buffers, s.done, s.want, s.at = 0, 0, false, want, map[channel]int{}
 }
 
 // take takes the next buffer of a channel.
@@ -54,10 +66,47 @@ func (s *sink) take(side payload.Side, ch int, p []byte) error {
 	return nil
 }
 
+// State implements restore.Sink.
+func (s *sink) State(_ context.Context, name inflight.StateName, _ *reader.Buffer) error {
+	return fmt.Errorf("state %q was restored; none was captured", name)
+}
+
+// Output implements restore.Sink.
+func (s *sink) Output(_ context.Context, sub inflight.Subpartition, at inflight.Pos, b *reader.Buffer) error {
+	if s.want != nil {
+		if want := s.position(payload.Output, sub.Subpartition); at != want {
+			return fmt.Errorf("%v of subtask %d was restored at %v, captured at %v", sub, s.sub, at, want)
+		}
+	}
+	return s.take(payload.Output, sub.Subpartition, b.Bytes)
+}
+
+// Input implements restore.Sink.
+func (s *sink) Input(_ context.Context, ch inflight.InputChannel, at inflight.Pos, b *reader.Buffer) error {
+	if s.want != nil {
+		if want := s.position(payload.Input, ch.Channel); at != want {
+			return fmt.Errorf("%v of subtask %d was restored at %v, captured at %v", ch, s.sub, at, want)
+		}
+	}
+	return s.take(payload.Input, ch.Channel, b.Bytes)
+}
+
+// position is where the next buffer of a channel was captured.
+func (s *sink) position(side payload.Side, ch int) inflight.Pos {
+	n := s.at[channel{side, ch}]
+	return pos(s.sub, ch).Advance(uint64(n), n/s.Size)
+}
+
+// Done implements restore.Sink.
+func (s *sink) Done(context.Context) error {
+	s.done = true
+	return nil
+}
+
 // complete reports an error unless everything came.
 func (s *sink) complete() error {
-	if want := s.cell.bytes() / s.S; s.bytes != want {
-		return fmt.Errorf("subtask %d: %d bytes were restored of %d", s.sub, s.bytes, want)
+	if bytes, buffers := s.cell.bytes()/s.S, s.cell.buffers()/s.S; s.bytes != bytes || s.buffers != buffers || !s.done {
+		return fmt.Errorf("subtask %d: %d bytes in %d buffers were restored of %d in %d", s.sub, s.bytes, s.buffers, bytes, buffers)
 	}
 	return nil
 }
