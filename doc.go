@@ -1,0 +1,15 @@
+// Package spillway keeps the channel state of stream processors: the in-flight
+// buffers that an unaligned checkpoint's barrier overtakes, and what else a task
+// must not lose.
+//
+// Open joins the packages that do the work, for one job on one store:
+//
+//	Job.Log      catalog   who is in charge, which checkpoints are complete
+//	Job.Writers  writer    captures buffers, without ever waiting for the store
+//	Job.Reader   reader    reads, verifies and proves what was captured
+//	Job.Backend  backends  the store itself
+//
+// Package restore gives a checkpoint back to a job. The vocabulary is package
+// inflight. The example below is a whole life: claim, capture, commit. A small
+// engine that does all of it is in examples/lines.
+package spillway

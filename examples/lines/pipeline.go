@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spillway-io/spillway"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/writer"
+)
+
+const (
+	inboxSize = 1024 // records sent to a task and not processed
+	queueSize = 256  // records emitted and not sent; a task with more processes none
+)
+
+// task is one subtask: a goroutine that processes records and sends on what it
+// emits. Barriers overtake what is pending and what is queued:
+//
+//	inbox ──┬──▶ pending ──▶ process ──▶ queue ──┬──▶ inbox of a downstream task
+//	        └───────────── barriers ─────────────┘
+type task struct {
+	id                inflight.Task
+	epoch             inflight.Epoch
+	state             counts
+	source            *bufio.Reader // of the task that reads, until its end
+	out               []*task       // downstream
+	inbox             chan message
+	slots             chan struct{}  // taken for each record sent, given back when it is processed
+	pending, queue    []message      // received, emitted
+	consumed, emitted []inflight.Cut // by input channel, by subpartition
+	open              int            // input channels that have not ended
+	ended             chan struct{}  // closed when none is open
+
+	capture *writer.Capture // of the latest checkpoint
+	awaited map[int]bool    // input channels that its barrier has not come from
+	taken   chan struct{}   // is told when it has come from all
+}
+
+// message is a record behind its length, the end of the stream, or a barrier:
+// what comes before it belongs to the checkpoint, what comes after it does not.
+type message struct {
+	from, to int // upstream subtask, which is the input channel; downstream subtask, the subpartition
+	pos      inflight.Pos
+	bytes    []byte
+	barrier  *spillway.Checkpoint
+}
+
+// run works until ctx ends. A task receives at once what comes, and waits for
+// room downstream between records only; so barriers wait for nothing but the
+// record that is being processed.
+func (t *task) run(ctx context.Context) error {
+	always := make(chan struct{})
+	close(always)
+	for {
+		var turn, room chan struct{}
+		if len(t.inbox) == 0 && len(t.queue) < queueSize && (len(t.pending) > 0 || t.source != nil) {
+			turn = always
+		}
+		if len(t.queue) > 0 {
+			room = t.out[t.queue[0].to].slots
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-t.inbox:
+			t.receive(m)
+		case room <- struct{}{}:
+			t.out[t.queue[0].to].inbox <- t.queue[0] // has room for all slots
+			t.queue = t.queue[1:]
+		case <-turn:
+			if err := t.step(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// receive takes a message. The first barrier of a checkpoint captures the task as
+// it is now; until the barrier of an input channel comes, what comes there
+// instead is captured too. No call of a capture waits, and Commit is told what
+// went wrong with them.
+func (t *task) receive(m message) {
+	if m.barrier == nil {
+		t.pending = append(t.pending, m)
+		if t.awaited[m.from] {
+			_ = t.capture.Input(inflight.InputChannel{Channel: m.from}, m.pos, newBuffer(m.bytes))
+		}
+		return
+	}
+	if len(t.awaited) == 0 {
+		t.begin(m.barrier)
+	}
+	if delete(t.awaited, m.from); len(t.awaited) == 0 {
+		_ = t.capture.FinishInput()
+		t.taken <- struct{}{}
+	}
+}
+
+func (t *task) begin(c *spillway.Checkpoint) {
+	t.capture, t.awaited = c.Captures[t.id], map[int]bool{0: true} // the source awaits the coordinator's
+	for i := range t.consumed {
+		t.awaited[i] = true
+	}
+	for _, down := range t.out {
+		down.inbox <- message{from: t.id.Subtask, barrier: c} // has room for one of each
+	}
+	_ = t.capture.Cuts(slices.Concat(t.consumed, t.emitted)...)
+	for word, n := range t.state {
+		_ = t.capture.State("counts", newBuffer(entry(word, n)))
+	}
+	for _, m := range t.queue {
+		_ = t.capture.Output(inflight.Subpartition{Subpartition: m.to}, m.pos, newBuffer(m.bytes))
+	}
+	_ = t.capture.FinishOutput()
+	for _, m := range t.pending {
+		_ = t.capture.Input(inflight.InputChannel{Channel: m.from}, m.pos, newBuffer(m.bytes))
+	}
+}
+
+// step processes a record. The source reads a line, and emits it to each
+// downstream task in turn.
+func (t *task) step() error {
+	if t.source != nil {
+		line, err := t.source.ReadBytes('\n')
+		if err != nil && err != io.EOF {
+			return err
+		}
+		if len(line) == 0 {
+			t.source = nil
+			return t.end()
+		}
+		t.state["bytes"] += uint64(len(line))
+		t.state["lines"]++
+		t.emit(int(t.state["lines"])%len(t.out), line)
+		return nil
+	}
+	m := t.pending[0]
+	t.pending = t.pending[1:]
+	<-t.slots
+	if len(m.bytes) == 0 {
+		return t.end()
+	}
+	cut := &t.consumed[m.from]
+	cut.Epoch, cut.Bytes, cut.Records = m.pos.Epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
+	t.process(m.bytes[4:])
+	return nil
+}
+
+// process does the work of the task's vertex.
+func (t *task) process(record []byte) {
+	switch t.id.Vertex {
+	case "split":
+		t.state["lines"]++
+		for word := range bytes.FieldsFuncSeq(record, func(r rune) bool { return strings.ContainsRune(" \t\n\v\f\r", r) }) {
+			t.emit(int(crc32.ChecksumIEEE(word)%uint32(len(t.out))), word)
+		}
+	case "count":
+		time.Sleep(*sleep)
+		t.state[string(record)]++
+		t.emit(0, entry(string(record), t.state[string(record)]))
+	case "output":
+		t.state.set(record)
+	}
+}
+
+// end ends one input channel or the source, and with the last one the stream.
+func (t *task) end() error {
+	if t.open--; t.open > 0 {
+		return nil
+	}
+	for to := range t.out {
+		t.emit(to, nil)
+	}
+	close(t.ended)
+	return nil
+}
+
+// emit queues a record for a downstream task; nil is the end of the stream.
+func (t *task) emit(to int, record []byte) {
+	cut := &t.emitted[to]
+	m := message{from: t.id.Subtask, to: to, pos: inflight.Pos{Epoch: t.epoch, Offset: cut.Bytes, Seq: cut.Records}}
+	if record != nil {
+		m.bytes = append(binary.BigEndian.AppendUint32(nil, uint32(len(record))), record...)
+		cut.Epoch, cut.Bytes, cut.Records = t.epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
+	}
+	t.queue = append(t.queue, m)
+}
+
+// counts are the state of a task. An entry is a word and its count.
+type counts map[string]uint64
+
+func entry(word string, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte(word), n) }
+
+func (c counts) set(entry []byte) {
+	word := len(entry) - 8
+	c[string(entry[:word])] = binary.BigEndian.Uint64(entry[word:])
+}
