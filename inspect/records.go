@@ -12,18 +12,13 @@ import (
 	"github.com/spillway-io/spillway/reader"
 )
 
-// Records of an edge can be told apart where its attribute RecordsAttribute is
-// LengthPrefixed, or its serializer is named so: each stands behind its
-// big-endian int32 length (reader.RecordCounter).
-const (
-	RecordsAttribute = "records"
-	LengthPrefixed   = "length-prefixed"
-)
+// LengthPrefixed begins the serializer of edges whose records can be told apart:
+// each stands behind its big-endian int32 length (reader.RecordCounter). Anything
+// may follow it: "length-prefixed/v2".
+const LengthPrefixed = "length-prefixed"
 
 // lengthPrefixed reports whether the records of an edge can be told apart.
-func lengthPrefixed(e *format.Edge) bool {
-	return e.Attributes[RecordsAttribute] == LengthPrefixed || strings.Contains(e.Serializer, LengthPrefixed)
-}
+func lengthPrefixed(e *format.Edge) bool { return strings.HasPrefix(e.Serializer, LengthPrefixed) }
 
 // end is one address of one subtask: one end of a connection.
 type end struct {

@@ -20,8 +20,8 @@ func (a *app) dump() *cobra.Command {
 		Long: `Prints the buffers that were captured: where they stand in the stream of their connection (epoch/offset#number) and where
 they lie. The filters choose subtasks and channels. Damage does not stop it: what is intact is printed.
 
-Records are told apart on edges whose attribute "records" is "length-prefixed" (each behind its big-endian int32 length),
-or everywhere with --records. It cannot see what records mean.`,
+Records are told apart on edges whose serializer begins with "length-prefixed" (each behind its big-endian int32 length), or
+everywhere with --records. It cannot see what records mean.`,
 		Example: `  ckpt-inspect dump /ckpt/words
   ckpt-inspect dump --digest --json /ckpt/words/chk-0000000007
   ckpt-inspect dump --vertex count --subtask 0 --gate 0 --channel 1 --hex /ckpt/words

@@ -91,7 +91,7 @@ func topology() *format.Topology {
 	return &format.Topology{
 		Vertices: []format.Vertex{{ID: "source", Parallelism: 2}, {ID: "count", Parallelism: 2, MaxParallelism: 128}, {ID: "sink", Parallelism: 1}},
 		Edges: []format.Edge{
-			{From: "source", To: "count", Partitioner: "hash", Serializer: "v1", Attributes: map[string]string{"records": "length-prefixed"}},
+			{From: "source", To: "count", Partitioner: "hash", Serializer: "length-prefixed/v1"},
 			{From: "count", To: "sink", Partitioner: "rebalance"},
 		},
 	}
