@@ -51,9 +51,9 @@ func BenchmarkSection(b *testing.B) {
 		s.Blocks = append(s.Blocks, BlockRef{Offset: int64(100 + c*300000), Stored: 262300})
 		a := inflight.InputChannel{Channel: c}.Address()
 		pos := inflight.Pos{Epoch: 1, Offset: uint64(c) * 262144, Seq: uint64(c) * 8}
-		s.Entries = append(s.Entries, Entry{Address: a, Buffers: 8, Bytes: 262144, Digest: Digest(c) * 0x9e3779b97f4a7c15, HasCut: true,
-			Cut:     inflight.Cut{Address: a, Epoch: 1, Bytes: pos.Offset, Records: uint64(c) * 100, RecordsKnown: true},
+		s.Entries = append(s.Entries, Entry{Address: a, Buffers: 8, Bytes: 262144, Digest: Digest(c) * 0x9e3779b97f4a7c15,
 			Extents: []Extent{{Block: c, Length: 262144, Pieces: 8, Flags: RunKnown, Pos: pos}}})
+		s.Entries[c].SetCut(inflight.Cut{Epoch: 1, Bytes: pos.Offset, Records: uint64(c) * 100, RecordsKnown: true})
 	}
 	p := appendSection(nil, s)
 	b.Run("encode", func(b *testing.B) {

@@ -294,7 +294,7 @@ func (e *Encoder) SetCut(m Member, c inflight.Cut) error {
 	if err != nil {
 		return err
 	}
-	n.Cut, n.HasCut = c, true
+	n.Entry.SetCut(c)
 	return e.err
 }
 
@@ -649,7 +649,8 @@ func (e *Encoder) appendTable(b []byte) []byte {
 // writeSections writes the sections of the members that have finished.
 func (e *Encoder) writeSections() {
 	for _, m := range e.pending {
-		index := appendSection(nil, e.section(m))
+		sec := e.section(m)
+		index := appendSection(make([]byte, 0, sec.sizeHint()), sec)
 		pages := pageCount(len(index), e.o.PageSize)
 		if pages > maxPages {
 			e.fail(fmt.Errorf("%w: the section of %s has %d bytes", inflight.ErrTooLarge, m.task, len(index)))

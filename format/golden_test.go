@@ -181,8 +181,8 @@ func readHandles(file []byte, handles []inflight.Handle) (channels []goldenChann
 
 func readChannel(file []byte, id inflight.FileID, s *Section, e *Entry) (c goldenChannel, err error) {
 	c = goldenChannel{Task: s.Task.String(), Address: e.Address.String()}
-	if e.HasCut {
-		c.Address += fmt.Sprintf(" cut %+v", e.Cut)
+	if cut, ok := e.Cut(); ok {
+		c.Address += fmt.Sprintf(" cut %+v", cut)
 	}
 	digest := Digest(0)
 	var table Table

@@ -59,9 +59,24 @@ type Entry struct {
 	Buffers uint64
 	Bytes   uint64
 	Digest  Digest
-	Cut     inflight.Cut // valid if HasCut
-	HasCut  bool
 	Extents []Extent
+
+	cutBytes, cutRecords    uint64
+	cutEpoch                inflight.Epoch
+	hasCut, hasRecordsInCut bool
+}
+
+// Cut returns where the connection stood at the snapshot, if that was recorded.
+func (e *Entry) Cut() (c inflight.Cut, ok bool) {
+	if !e.hasCut {
+		return c, false
+	}
+	return inflight.Cut{Address: e.Address, Epoch: e.cutEpoch, Bytes: e.cutBytes, Records: e.cutRecords, RecordsKnown: e.hasRecordsInCut}, true
+}
+
+// SetCut records c; its address is that of the entry.
+func (e *Entry) SetCut(c inflight.Cut) {
+	e.cutEpoch, e.cutBytes, e.cutRecords, e.hasCut, e.hasRecordsInCut = c.Epoch, c.Bytes, c.Records, true, c.RecordsKnown
 }
 
 // Extent is a piece of an address's stream: Length bytes from Offset on in the
@@ -215,10 +230,10 @@ func (c *entryCoder) append(b []byte, e *Entry) []byte {
 		flags |= entryNext
 	}
 	epoch, bytes, ok := e.derivedCut()
-	derived := ok && epoch == e.Cut.Epoch && bytes == e.Cut.Bytes
-	if e.HasCut {
+	derived := ok && epoch == e.cutEpoch && bytes == e.cutBytes
+	if e.hasCut {
 		flags |= entryCut
-		if e.Cut.RecordsKnown {
+		if e.hasRecordsInCut {
 			flags |= entryRecords
 		}
 		if derived {
@@ -246,13 +261,13 @@ func (c *entryCoder) append(b []byte, e *Entry) []byte {
 		b = binary.LittleEndian.AppendUint64(b, uint64(e.Digest))
 	}
 	b = c.appendExtents(b, e, flags)
-	if e.HasCut {
+	if e.hasCut {
 		if !derived {
-			b = binary.AppendUvarint(b, uint64(e.Cut.Epoch))
-			b = binary.AppendUvarint(b, e.Cut.Bytes)
+			b = binary.AppendUvarint(b, uint64(e.cutEpoch))
+			b = binary.AppendUvarint(b, e.cutBytes)
 		}
-		if e.Cut.RecordsKnown {
-			b = binary.AppendUvarint(b, e.Cut.Records)
+		if e.hasRecordsInCut {
+			b = binary.AppendUvarint(b, e.cutRecords)
 		}
 	}
 	c.address, c.buffers, c.bytes = e.Address, e.Buffers, e.Bytes
@@ -324,18 +339,17 @@ func (c *entryCoder) read(w *wire, arena []Extent, blocks int) (e Entry, _ []Ext
 	arena = c.readExtents(w, arena, &e, flags, blocks)
 	e.Extents = arena[start:len(arena):len(arena)]
 	if flags&entryCut != 0 {
-		e.HasCut = true
-		e.Cut = inflight.Cut{Address: e.Address, RecordsKnown: flags&entryRecords != 0}
+		e.hasCut, e.hasRecordsInCut = true, flags&entryRecords != 0
 		if flags&entryDerived != 0 {
 			var ok bool
-			if e.Cut.Epoch, e.Cut.Bytes, ok = e.derivedCut(); !ok {
+			if e.cutEpoch, e.cutBytes, ok = e.derivedCut(); !ok {
 				w.fail()
 			}
 		} else {
-			e.Cut.Epoch, e.Cut.Bytes = inflight.Epoch(w.number(1<<32-1)), w.uvarint()
+			e.cutEpoch, e.cutBytes = inflight.Epoch(w.number(1<<32-1)), w.uvarint()
 		}
-		if e.Cut.RecordsKnown {
-			e.Cut.Records = w.uvarint()
+		if e.hasRecordsInCut {
+			e.cutRecords = w.uvarint()
 		}
 	}
 	c.address, c.buffers, c.bytes = e.Address, e.Buffers, e.Bytes
@@ -474,7 +488,13 @@ func DecodeSection(p []byte, id inflight.FileID, offset int64) (*Section, error)
 // with pages of the default size. It is for tools and benchmarks that make
 // sections without an Encoder.
 func AppendSection(b []byte, s *Section, id inflight.FileID, offset int64) []byte {
-	return appendPages(b, appendSection(nil, s), id, offset, 0, 0, MaxPage)
+	return appendPages(b, appendSection(make([]byte, 0, s.sizeHint()), s), id, offset, 0, 0, MaxPage)
+}
+
+// sizeHint is about what a section takes, so that it is seldom moved while it
+// is encoded.
+func (s *Section) sizeHint() int {
+	return 64 + 64*len(s.Prior) + 48*len(s.Files) + 8*len(s.Blocks) + 32*len(s.Entries)
 }
 
 func pageCount(n, pageSize int) int {

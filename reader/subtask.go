@@ -196,7 +196,8 @@ func phases(extents []extent) {
 
 // entryOf checks what can be checked of an entry without reading its data.
 func entryOf(e *format.Entry, extents []extent) (Entry, error) {
-	n := Entry{Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Cut: e.Cut, HasCut: e.HasCut, Start: inflight.PosUnknown, End: inflight.PosUnknown}
+	n := Entry{Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Start: inflight.PosUnknown, End: inflight.PosUnknown}
+	n.Cut, n.HasCut = e.Cut()
 	buffers, bytes, tail := uint64(0), uint64(0), false
 	for i := range extents {
 		x := &extents[i]
