@@ -323,7 +323,7 @@ func TestConservationFaults(t *testing.T) {
 			planted := 0
 			rapid.Check(t, func(t *rapid.T) {
 				l := newPipeline(t)
-				l.run(60)
+				l.run(40)
 				s := l.snapshot()
 				if !fault.plant(t, s, rapid.SampledFrom(l.pipes).Draw(t, "at"), l.pipes) {
 					return
