@@ -166,8 +166,8 @@ func read(t require.TestingT, b backends.Backend, job string, h inflight.Handle)
 					digests[a] = digests[a].Join(run.Digest, run.Length)
 				}
 			}
-			if e.HasCut {
-				got.cuts[a] = e.Cut
+			if cut, ok := e.Cut(); ok {
+				got.cuts[a] = cut
 			}
 			if i == len(h.Segments)-1 {
 				require.Equal(t, digests[a], e.Digest, "digest of %s", a)
