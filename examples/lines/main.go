@@ -200,7 +200,9 @@ func (t *task) restore(entries []reader.Entry) func(*reader.Buffer) error {
 	return func(b *reader.Buffer) error {
 		switch a := b.Address; a.Side {
 		case inflight.State:
-			t.state.set(b.Bytes)
+			if a.State == "counts" {
+				t.state.set(b.Bytes)
+			}
 		case inflight.Output:
 			t.queue = append(t.queue, message{from: t.id.Subtask, to: a.Output.Subpartition, pos: b.Pos, bytes: bytes.Clone(b.Bytes)})
 		case inflight.Input:

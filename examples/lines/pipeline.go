@@ -113,6 +113,7 @@ func (t *task) begin(c *spillway.Checkpoint) {
 		down.inbox <- message{from: t.id.Subtask, barrier: c} // has room for one of each
 	}
 	_ = t.capture.Cuts(slices.Concat(t.consumed, t.emitted)...)
+	_ = t.capture.State("version", newBuffer([]byte("1"))) // cuts are kept only beside some bytes
 	for word, n := range t.state {
 		_ = t.capture.State("counts", newBuffer(entry(word, n)))
 	}

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/spillway-io/spillway"
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/backends/mem"
+	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/reader"
+)
+
+var crashRounds = flag.Int("crash-rounds", 6, "how often TestCrashKill kills the program with -9")
+
+// asProgram makes the test binary the program: it runs what the arguments say,
+// and verifies each checkpoint that it commits.
+const asProgram = "LINES_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		store := os.Args[slices.Index(os.Args, "--store")+1]
+		options.Observer = &verifier{open: func() (backends.Backend, error) { return backends.Open(context.Background(), store) }, fail: func(why string) {
+			fmt.Fprintln(os.Stderr, "not conserved:", why)
+			os.Exit(3)
+		}}
+		main()
+	}
+	log.SetOutput(io.Discard)
+	backends.Register("test", func(_ context.Context, u *url.URL) (backends.Backend, error) {
+		return unclosed{stores[u.Host]}, nil
+	})
+	goleak.VerifyTestMain(m)
+}
+
+// stores are those that test:// URLs name. They survive the job's Close.
+var stores = map[string]backends.Backend{}
+
+type unclosed struct{ backends.Backend }
+
+func (unclosed) Close() error { return nil }
+
+// verifier verifies every checkpoint that is committed, and proves that it
+// conserves every byte and record, since the one that was restored.
+type verifier struct {
+	open func() (backends.Backend, error)
+	fail func(why string)
+
+	mu       sync.Mutex
+	last     []reader.Flow
+	verified int
+}
+
+func (v *verifier) Observe(e inflight.Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var err error
+	switch e.Name {
+	case inflight.EventClaimed:
+		err = v.verify(nil)
+	case inflight.EventCommitted:
+		v.verified++
+		err = v.verify(&e.Checkpoint)
+	}
+	if err != nil {
+		v.fail(err.Error())
+	}
+}
+
+// verify verifies a checkpoint; nil is the one to be restored.
+func (v *verifier) verify(id *inflight.CheckpointID) error {
+	b, err := v.open()
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	ctx := context.Background()
+	if id == nil {
+		l, err := catalog.Open(b, "lines", catalog.Options{})
+		if err != nil {
+			return err
+		}
+		c, err := l.Latest(ctx)
+		if err != nil {
+			return nil // there is none
+		}
+		id = &c.Manifest.ID
+	}
+	r := reader.Open(b, "lines", reader.Options{})
+	defer r.Close()
+	c, err := r.Checkpoint(ctx, format.CheckpointDir(*id))
+	if err != nil {
+		return err
+	}
+	report, err := c.Verify(ctx, reader.VerifyOptions{Records: true})
+	if err != nil {
+		return err
+	}
+	for i := range report.Flows {
+		if f := &report.Flows[i]; f.Verdict != reader.Proven || !f.RecordsProven {
+			return fmt.Errorf("checkpoint %d:\n%s", *id, reader.Table(report.Flows))
+		}
+	}
+	back := reader.Regressed(v.last, report.Flows)
+	if want := connections(c.Manifest.Topology); report.Failed() || len(report.Flows) != want || len(back) > 0 {
+		return fmt.Errorf("checkpoint %d: %d of %d connections: %v, went back: %v", *id, len(report.Flows), want, report.Findings, back)
+	}
+	v.last = report.Flows
+	return nil
+}
+
+func connections(t *format.Topology) (n int) {
+	for _, e := range t.Edges {
+		n += t.Vertex(e.From).Parallelism * t.Vertex(e.To).Parallelism
+	}
+	return n
+}
+
+// ledger counts buffers.
+type ledger struct{ made, released, twice atomic.Int64 }
+
+type counted struct {
+	bytes []byte
+	l     *ledger
+	gone  atomic.Bool
+}
+
+func (c *counted) Bytes() []byte { return c.bytes }
+
+func (c *counted) Release() {
+	if c.gone.Swap(true) {
+		c.l.twice.Add(1)
+	}
+	c.l.released.Add(1)
+}
+
+// trial is one run of the program in this process, on a store of its own.
+type trial struct {
+	t        testing.TB
+	text     string
+	input    string
+	output   string
+	interval time.Duration
+	sleep    time.Duration
+	store    backends.Backend // as the program sees it
+	truth    backends.Backend // without faults
+	verified int
+}
+
+func newTrial(t testing.TB, text string) *trial {
+	dir := t.TempDir()
+	m := mem.New(mem.Options{})
+	r := &trial{t: t, text: text, input: filepath.Join(dir, "input"), output: filepath.Join(dir, "output"), interval: 20 * time.Millisecond, store: m, truth: m}
+	require.NoError(t, os.WriteFile(r.input, []byte(text), 0o600))
+	return r
+}
+
+// run runs the program, and checks each checkpoint and that each buffer was
+// released once.
+func (r *trial) run(ctx context.Context, from string) (code int, err error) {
+	require.NoError(r.t, os.RemoveAll(r.output))
+	stores["trial"] = r.store
+	v := &verifier{open: func() (backends.Backend, error) { return unclosed{r.truth}, nil }, fail: func(why string) { r.t.Error("not conserved: " + why) }}
+	var l ledger
+	*store, *input, *output = "test://trial", r.input, r.output
+	*interval, *sleep, *base = r.interval, r.sleep, from
+	options = spillway.Options{Observer: v}
+	newBuffer = func(b []byte) inflight.Buffer {
+		l.made.Add(1)
+		return &counted{bytes: b, l: &l}
+	}
+	code, err = run(ctx)
+	require.Equal(r.t, l.made.Load(), l.released.Load(), "buffers released")
+	require.Zero(r.t, l.twice.Load(), "buffers released twice")
+	r.verified += v.verified
+	return code, err
+}
+
+// exact checks that the output is there and right.
+func (r *trial) exact() {
+	got, err := os.ReadFile(r.output)
+	require.NoError(r.t, err)
+	require.Equal(r.t, expected(r.text), string(got))
+}
+
+// expected counts in the plain way.
+func expected(text string) string {
+	n := map[string]int{}
+	for _, w := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n\v\f\r", r) }) {
+		n[w]++
+	}
+	var lines []string
+	for w, n := range n {
+		lines = append(lines, fmt.Sprintf("%s\t%d\n", w, n))
+	}
+	slices.SortFunc(lines, func(a, b string) int {
+		return strings.Compare(a[:strings.LastIndexByte(a, '\t')], b[:strings.LastIndexByte(b, '\t')])
+	})
+	return strings.Join(lines, "")
+}
+
+// someText returns n words in lines.
+func someText(n int) string {
+	rng := rand.New(rand.NewPCG(7, uint64(n)))
+	var b strings.Builder
+	for range n {
+		fmt.Fprintf(&b, "w%d%s", rng.IntN(1+n/5), []string{" ", " ", "\n", "\t", "  ", "\r\n"}[rng.IntN(6)])
+	}
+	return b.String()
+}
+
+func TestCounts(t *testing.T) {
+	for _, tc := range []struct{ name, text string }{
+		{"nothing", ""},
+		{"white space only", " \n\t\v\f\r\n\n"},
+		{"one word", "word"},
+		{"no newline at the end", "a b\nb c"},
+		{"all kinds of white space", "a b\tc\nd\ve\ff\rg\r\nh"},
+		{"other spaces are letters", "a\u00a0b\u2003c a\u0085b"},
+		{"bytes that are no text", "\xff\xfe \x00\x01 \xc3 \xc3\xa9 \xff\xfe"},
+		{"a long line", strings.Repeat("x y ", 50_000)},
+		{"a long word", strings.Repeat("z", 1<<20) + " " + strings.Repeat("z", 1<<20)},
+		{"a book", someText(20_000)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newTrial(t, tc.text)
+			r.interval = time.Millisecond
+			code, err := r.run(t.Context(), "nothing")
+			require.NoError(t, err)
+			require.Zero(t, code)
+			r.exact()
+			require.NotZero(t, r.verified)
+		})
+	}
+}
+
+func TestCountsOfAnything(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := newTrial(t, string(rapid.SliceOfN(rapid.SampledFrom([]byte("ab \n\t\r\x00\xff")), 0, 300).Draw(rt, "text")))
+		r.t = t
+		code, err := r.run(t.Context(), "latest")
+		require.NoError(rt, err)
+		require.Zero(rt, code)
+		r.exact()
+	})
+}
+
+// TestOvertakes shows, on a clock that runs only while everybody waits, that a
+// checkpoint takes no longer than the processing of a record, whatever is queued.
+func TestOvertakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTrial(t, someText(4000))
+		r.interval, r.sleep = 100*time.Millisecond, 5*time.Millisecond
+		var checkpoints, input, output uint64
+		options.Observer = nil
+		begun := time.Now()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		r.store = observed{r.store, func(m *format.Manifest) {
+			checkpoints++
+			for _, h := range m.Handles {
+				input, output = input+h.InputBytes, output+h.OutputBytes
+			}
+			// 2 × 1000 records wait for the two that count: 5 s of work.
+			require.WithinDuration(t, begun.Add(time.Duration(checkpoints)*r.interval), time.Now(), 40*time.Millisecond)
+			if checkpoints == 8 {
+				stop()
+			}
+		}}
+		code, err := r.run(ctx, "nothing")
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1, code)
+		require.Greater(t, input, uint64(8*4000))
+		require.Greater(t, output, uint64(8*1000))
+	})
+}
+
+// observed is a store that tells of the checkpoints that are committed on it.
+type observed struct {
+	backends.Backend
+	committed func(*format.Manifest)
+}
+
+func (o observed) Create(ctx context.Context, name string, opt backends.CreateOptions) (backends.Object, error) {
+	obj, err := o.Backend.Create(ctx, name, opt)
+	if err != nil || filepath.Base(name) != format.ManifestName {
+		return obj, err
+	}
+	return &observedObject{Object: obj, committed: o.committed}, nil
+}
+
+type observedObject struct {
+	backends.Object
+	text      bytes.Buffer
+	committed func(*format.Manifest)
+}
+
+func (o *observedObject) Write(p []byte) (int, error) {
+	o.text.Write(p)
+	return o.Object.Write(p)
+}
+
+func (o *observedObject) Finish(ctx context.Context) (backends.Info, error) {
+	info, err := o.Object.Finish(ctx)
+	if m, decoded := format.DecodeManifest(o.text.Bytes()); err == nil && decoded == nil && m.Kind == format.KindCheckpoint {
+		o.committed(m)
+	}
+	return info, err
+}
