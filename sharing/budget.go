@@ -30,9 +30,6 @@ func NewBudget(limit int64) *Budget {
 	return &Budget{limit: limit, freed: make(chan struct{}), relieve: func(int64) {}}
 }
 
-// Limit returns the limit.
-func (b *Budget) Limit() int64 { return b.limit }
-
 // Used returns the bytes that are held. It may be beyond the limit by what
 // encoding adds.
 func (b *Budget) Used() int64 { return b.used.Load() }

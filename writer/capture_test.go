@@ -7,6 +7,7 @@ import (
 
 	"github.com/spillway-io/spillway/backends/local"
 	"github.com/spillway-io/spillway/backends/mem"
+	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 )
 
@@ -56,4 +57,175 @@ func TestEmptyCaptureMakesNoFile(t *testing.T) {
 	require.Empty(t, c.Files())
 	require.Empty(t, names(t, b))
 	bufs.check(t)
+}
+
+// A checkpoint during recovery refers to what was not replayed yet.
+func TestReference(t *testing.T) {
+	b := mem.New(mem.Options{})
+	p := newPool(t, Options{Backend: b})
+	w, err := p.Writer(task(0))
+	require.NoError(t, err)
+	bufs := newBuffers()
+	old := start(t, w, 1)
+	pos := inflight.Pos{Epoch: 3, Offset: 50, Seq: 2}
+	require.NoError(t, old.Output(output(1), pos, bufs.of(bytesOf(1, 100)), bufs.of(bytesOf(2, 200))))
+	finish(t, old)
+	base := handle(t, old).Segments[0]
+
+	src, err := b.Open(t.Context(), base.File)
+	require.NoError(t, err)
+	section, err := format.ReadSection(source{t.Context(), src}, base)
+	require.NoError(t, err)
+	require.NoError(t, src.Close())
+	x, e := section.Entries[0].Extents[0], section.Entries[0]
+	ref := section.Blocks[x.Block]
+	run := format.Run{Pos: x.Pos, Pieces: x.Pieces, Length: uint64(x.Length), Digest: e.Digest, Target: format.Target{BlockOffset: ref.Offset, Stored: ref.Stored, Offset: x.Offset}}
+	file := format.FileRef{Name: base.File, FileID: base.FileID}
+
+	c := start(t, w, 2)
+	h, err := c.HoldOutput(output(2))
+	require.NoError(t, err)
+	require.NoError(t, c.Reference(output(1).Address(), file, run))
+	require.NoError(t, c.Output(output(1), run.End(), bufs.of(bytesOf(3, 30))))
+	behind := run
+	behind.Pos = inflight.Pos{Epoch: 3, Offset: 7}
+	require.NoError(t, c.Reference(output(2).Address(), file, behind)) // behind the hold
+	require.NoError(t, h.Fill(inflight.Pos{Epoch: 3, Offset: 5}, bufs.of([]byte("ab"))))
+	finish(t, c)
+	got := handle(t, c)
+	require.EqualValues(t, 300+30+2+300, got.OutputBytes)
+	src, err = b.Open(t.Context(), got.Segments[0].File)
+	require.NoError(t, err)
+	section, err = format.ReadSection(source{t.Context(), src}, got.Segments[0])
+	require.NoError(t, err)
+	require.NoError(t, src.Close())
+	require.Equal(t, []format.FileRef{file}, section.Files)
+	require.Len(t, section.Entries, 2)
+	for _, e := range section.Entries {
+		require.Len(t, e.Extents, 2)
+		require.EqualValues(t, 3, e.Buffers)
+		for _, x := range e.Extents {
+			require.Zero(t, x.Flags&format.RunGap)
+		}
+	}
+	// References that are wrong fail the capture.
+	for name, bad := range map[string]format.Run{
+		"empty":    {Pos: pos},
+		"too long": {Pos: pos, Length: 5 << 20, Pieces: 1},
+		"gap":      {Pos: pos.Advance(1, 0), Length: 10, Pieces: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, w, inflight.CheckpointID(w.seen))
+			require.NoError(t, c.Output(output(1), inflight.Pos{Offset: 49}, bufs.of([]byte("x"))))
+			require.Error(t, c.Reference(output(1).Address(), file, bad))
+			<-c.Done()
+		})
+	}
+	bufs.wait()
+	bufs.check(t)
+}
+
+func TestWrongAddresses(t *testing.T) {
+	_, w, bufs := oneWriter(t)
+	long := inflight.StateName(make([]byte, 2000))
+	for name, call := range map[string]func(*Capture) error{
+		"gate": func(c *Capture) error {
+			return c.Input(inflight.InputChannel{Gate: -1}, inflight.Pos{}, bufs.of([]byte("x")))
+		},
+		"subpartition": func(c *Capture) error { return c.Output(output(-1), inflight.Pos{}, bufs.of([]byte("x"))) },
+		"state":        func(c *Capture) error { return c.State(long, bufs.of([]byte("x"))) },
+		"cut":          func(c *Capture) error { return c.Cuts(inflight.Cut{Address: input(-1).Address()}) },
+		"cut of state": func(c *Capture) error { return c.Cuts(inflight.Cut{Address: inflight.StateName("s").Address()}) },
+		"no side": func(c *Capture) error {
+			return c.Reference(inflight.Address{}, format.FileRef{}, format.Run{Length: 1, Pieces: 1})
+		},
+		"hold": func(c *Capture) error { _, err := c.HoldOutput(output(-1)); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, w, inflight.CheckpointID(w.seen))
+			require.NoError(t, c.State("s", bufs.of([]byte("x"))))
+			require.ErrorIs(t, call(c), inflight.ErrConfig)
+			<-c.Done()
+		})
+	}
+	bufs.wait()
+	bufs.check(t)
+}
+
+func TestOptions(t *testing.T) {
+	b := mem.New(mem.Options{})
+	for name, o := range map[string]Options{
+		"no backend":    {},
+		"tasks":         {Backend: b, TasksPerFile: -1},
+		"target":        {Backend: b, TargetFileSize: -1},
+		"bound":         {Backend: b, MaxBuffered: -1},
+		"bound of task": {Backend: b, MaxBufferedPerTask: -1},
+		"block":         {Backend: b, BlockSize: 1 << 30},
+		"job":           {Backend: b, Job: "a b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := NewPool(o)
+			require.ErrorIs(t, err, inflight.ErrConfig)
+			var e *inflight.Error
+			require.ErrorAs(t, err, &e)
+			require.NotEmpty(t, e.Mend)
+		})
+	}
+	p := newPool(t, Options{Backend: b})
+	require.EqualValues(t, DefaultMaxBuffered, p.Room())
+	_, err := p.Writer(inflight.Task{Subtask: -1})
+	require.ErrorIs(t, err, inflight.ErrConfig)
+	w, err := p.Writer(task(4))
+	require.NoError(t, err)
+	require.Equal(t, task(4), w.Task())
+	for _, attempt := range []string{"a/b", "a-b", "a b", string(make([]byte, 300))} {
+		_, err = w.Start(1, StartOptions{Attempt: attempt})
+		require.ErrorIs(t, err, inflight.ErrConfig, attempt)
+	}
+	_, err = w.Start(format.MaxCheckpointID+1, StartOptions{})
+	require.ErrorIs(t, err, inflight.ErrConfig)
+	c, err := w.Start(1, StartOptions{}) // a wrong call does not use the id up
+	require.NoError(t, err)
+	require.EqualValues(t, 1, c.Checkpoint())
+	require.NoError(t, p.Close())
+	_, err = p.Writer(task(5))
+	require.ErrorIs(t, err, inflight.ErrClosed)
+}
+
+// Compression is for stores behind a network.
+func TestCodecAuto(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		b := mem.New(mem.Options{ObjectStore: remote})
+		p := newPool(t, Options{Backend: b, Codec: format.CodecAuto})
+		w, err := p.Writer(task(0))
+		require.NoError(t, err)
+		c := start(t, w, 1)
+		require.NoError(t, c.State("s", inflight.Bytes(make([]byte, 200_000))))
+		finish(t, c)
+		read(t, b, "", handle(t, c))
+		require.Equal(t, remote, c.Files()[0].Size < 20_000)
+	}
+}
+
+// What the observer is told.
+func TestEvents(t *testing.T) {
+	seen := &events{}
+	p := newPool(t, Options{Backend: mem.New(mem.Options{}), Observer: seen})
+	w, err := p.Writer(task(0))
+	require.NoError(t, err)
+	c := start(t, w, 7)
+	require.NoError(t, c.Input(input(0), inflight.Pos{}, inflight.Bytes("abc"), inflight.Bytes("de")))
+	finish(t, c)
+	handle(t, c)
+	sealed, done := seen.of(inflight.EventFileSealed), seen.of(inflight.EventCaptureDone)
+	require.Len(t, sealed, 1)
+	require.Equal(t, c.Files()[0].Name, sealed[0].Object)
+	require.Equal(t, c.Files()[0].Size, sealed[0].Bytes)
+	require.Len(t, done, 1)
+	require.Equal(t, inflight.Event{Name: inflight.EventCaptureDone, Checkpoint: 7, Task: task(0), Count: 2, Bytes: 5, Duration: done[0].Duration}, done[0])
+	w.Abort(8, nil)
+	d := start(t, w, 9)
+	w.Abort(9, nil)
+	<-d.Done()
+	require.ErrorIs(t, seen.of(inflight.EventCaptureDone)[1].Err, inflight.ErrAborted)
 }

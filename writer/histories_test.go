@@ -6,7 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/mem"
+	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 )
 
@@ -235,6 +237,7 @@ func TestOneOfFourAborts(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
+		bufs.wait() // so that the third has bytes in the file
 		writers[2].Abort(1, nil)
 	}
 	for i, c := range captures {
@@ -249,8 +252,25 @@ func TestOneOfFourAborts(t *testing.T) {
 		}
 	}
 	require.Len(t, names(t, b), 1)
+	require.ElementsMatch(t, []format.Status{format.StatusAborted, format.StatusComplete, format.StatusComplete, format.StatusComplete}, statuses(t, b, names(t, b)[0]))
 	bufs.wait()
 	bufs.check(t)
+}
+
+// statuses returns the marks in a file.
+func statuses(t *testing.T, b backends.Backend, name string) (list []format.Status) {
+	src, err := b.Open(t.Context(), name)
+	require.NoError(t, err)
+	defer src.Close()
+	r := source{t.Context(), src}
+	trailer, err := format.ReadTrailer(r, src.Info().Size)
+	require.NoError(t, err)
+	dir, err := format.ReadDirectory(r, trailer)
+	require.NoError(t, err)
+	for _, e := range dir {
+		list = append(list, e.Status)
+	}
+	return list
 }
 
 // A subtask that ends and is registered anew takes part in the same checkpoint.
