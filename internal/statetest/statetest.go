@@ -196,11 +196,11 @@ func (d *drawing) rests(e *format.Encoder, m format.Member, task inflight.Task) 
 func (d *drawing) append(e *format.Encoder, m format.Member, k Key) {
 	size := rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(1, 700))
 	if !d.o.Tiny {
-		size = rapid.OneOf(size, rapid.IntRange(1, 70000))
+		size = rapid.OneOf(size, size, rapid.IntRange(1, 20000))
 	}
 	n := size.Draw(d.t, "size")
 	data := bytes.Repeat([]byte{byte(d.n)}, n)
-	for i := 0; i < n && d.n%2 == 0; i += 7 {
+	for i := 0; i < n && d.n%2 == 0; i += 31 {
 		data[i] = byte(i*n + d.n)
 	}
 	d.n++
