@@ -21,6 +21,7 @@ const (
 	ruleNoGaps                        // an id that is given up gets its entry
 	ruleKeepAborted                   // aborted ids above the tip stay
 	ruleDecidedFirst                  // no file is deleted while its slot is undecided
+	ruleReadTwice                     // what is read of a listing is of the moment of the listing
 	ruleOwnSlots                      // an own pending id whose slot is filled counts as another's
 )
 

@@ -73,41 +73,34 @@ type planOptions struct {
 
 // plan lists the job and decides what is garbage.
 func (l *Log) plan(ctx context.Context, o planOptions) (*Plan, error) {
-	for range maxMoves {
-		p, err := l.planOnce(ctx, o)
-		if !errors.Is(err, errMoved) {
-			return p, err
+	var c *collection
+	var damage error
+	st, err := l.read(ctx, func(st *state) (err error) {
+		c = &collection{view: st.view, tip: st.tip, fenced: o.fenced}
+		if st.tip == nil {
+			damage = st.damage // what is kept cannot be told
+			return nil
 		}
-	}
-	return nil, &inflight.Error{Op: "gc", Object: l.path(""), Err: fmt.Errorf("%w: %w", inflight.ErrUnavailable, errMoved)}
-}
-
-func (l *Log) planOnce(ctx context.Context, o planOptions) (*Plan, error) {
-	st, err := l.readOnce(ctx)
+		if damage, err = l.readAllKept(ctx, c); err == nil && o.classify {
+			err = l.readOthers(ctx, c)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	p := new(Plan)
+	p := &Plan{Damage: damage}
 	if top := st.top(); top >= 0 {
 		id := inflight.CheckpointID(top)
 		p.Top = &id
 	}
-	if st.damage != nil && st.tip == nil {
-		p.Damage = st.damage // what is kept cannot be told
+	if st.tip != nil {
+		p.Tip, p.Keep = &st.tip.ID, st.tip.Keep
+	} else if damage != nil {
 		return p, p.refused(l)
 	}
 	if err := st.ownedBy(l, o.attempt); err != nil {
 		return nil, err
-	}
-	c := &collection{view: st.view, tip: st.tip, fenced: o.fenced}
-	if st.tip != nil {
-		p.Tip, p.Keep = &st.tip.ID, st.tip.Keep
-		if p.Damage, err = l.readAllKept(ctx, c); err != nil {
-			return nil, err
-		}
-	}
-	if o.classify {
-		l.readOthers(ctx, c)
 	}
 	if o.leftovers {
 		if err := l.readLeftovers(ctx, c); err != nil {
@@ -161,16 +154,21 @@ func (l *Log) readAllKept(ctx context.Context, c *collection) (damage, err error
 
 // readOthers reads the entries that are not kept, to tell what they are. One
 // that cannot be read is garbage like the others.
-func (l *Log) readOthers(ctx context.Context, c *collection) {
+func (l *Log) readOthers(ctx context.Context, c *collection) error {
 	c.other = map[inflight.CheckpointID]format.Kind{}
 	for _, s := range c.slots {
 		if s.entry == nil || c.kept[s.id] != nil {
 			continue
 		}
-		if m, err := l.readListed(ctx, s); err == nil {
+		m, err := l.readListed(ctx, s)
+		switch {
+		case err == nil:
 			c.other[s.id] = m.Kind
+		case !errors.Is(err, inflight.ErrDamaged):
+			return err
 		}
 	}
+	return nil
 }
 
 func (l *Log) readLeftovers(ctx context.Context, c *collection) error {

@@ -55,7 +55,7 @@ type Slot struct {
 // List returns all slots that hold or held something, ascending. A retired slot
 // whose files are still referred to is not listed.
 func (l *Log) List(ctx context.Context) ([]Slot, error) {
-	st, err := l.read(ctx)
+	st, err := l.read(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -168,28 +168,23 @@ func (l *Log) addLeftovers(ctx context.Context, slots []Slot, st *state) ([]Slot
 // start would restore. It is ErrNotExist where there is none, and ErrDamaged,
 // naming the next older one, where it does not verify.
 func (l *Log) Latest(ctx context.Context) (*Checkpoint, error) {
-	for range maxMoves {
-		st, err := l.read(ctx)
-		if err != nil {
-			return nil, err
+	var older []*format.Manifest
+	st, err := l.read(ctx, func(st *state) (err error) {
+		if st.damage != nil {
+			older, err = l.older(ctx, st)
 		}
-		if st.base != nil {
-			return &Checkpoint{Dir: l.dir(st.base.ID), Manifest: st.base}, nil
-		}
-		if st.damage == nil {
-			return nil, &inflight.Error{Op: "open", Object: l.path(""), Err: fmt.Errorf("%w: the job has no checkpoint", inflight.ErrNotExist), Mend: "start afresh"}
-		}
-		older, err := l.older(ctx, st)
-		if errors.Is(err, errMoved) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		_, err = decideBase(st, older, StartOptions{})
-		return nil, &inflight.Error{Op: "open", Object: l.path(""), Err: err, Mend: "repair it, or go back with allow-older"}
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case st.base != nil:
+		return &Checkpoint{Dir: l.dir(st.base.ID), Manifest: st.base}, nil
+	case st.damage == nil:
+		return nil, &inflight.Error{Op: "open", Object: l.path(""), Err: fmt.Errorf("%w: the job has no checkpoint", inflight.ErrNotExist), Mend: "start afresh"}
 	}
-	return nil, &inflight.Error{Op: "open", Object: l.path(""), Err: errMoved}
+	_, err = decideBase(st, older, StartOptions{})
+	return nil, &inflight.Error{Op: "open", Object: l.path(""), Err: err, Mend: mendStart(err)}
 }
 
 // Load returns the checkpoint with an id. It is ErrRetired where the job has

@@ -165,7 +165,7 @@ func (d *driver) checkpoint() (goOn bool) {
 		}
 		committed = committed || ok
 	}
-	if committed && (!d.e.cfg.fine || d.g.choose(2) == 0) {
+	if committed {
 		return d.must(d.c.Retire(context.Background()))
 	}
 	return true
@@ -398,7 +398,7 @@ func (e *explorer) collectStore(s *mstate) error {
 	if want != nil && (err != nil || lineage(after.Manifest) != want.lineage) {
 		return fmt.Errorf("I5: after gc Latest answers %v, %w", after, err)
 	}
-	st, err := l.read(context.Background())
+	st, err := l.read(context.Background(), nil)
 	if err != nil {
 		return err
 	}

@@ -31,22 +31,22 @@ func TestModel(t *testing.T) {
 		"2 coordinators × 2, 1, older wish": {coordinators: []int{2, 1}, retained: 2, older: true},
 	}
 	large := map[string]modelConfig{
-		"2 coordinators × 3, 2":              {coordinators: []int{3, 2}},
-		"2 coordinators × 4, 2":              {coordinators: []int{4, 2}},
-		"2 coordinators × 2, 1, fault":       {coordinators: []int{2, 1}, faults: 1},
-		"2 coordinators, 2 faults":           {coordinators: []int{1, 1}, faults: 2},
-		"2 coordinators, fault, collector":   {coordinators: []int{1, 1}, faults: 1, collectors: 1},
-		"2 coordinators × 2, 1, collector":   {coordinators: []int{2, 1}, collectors: 1},
-		"3 coordinators":                     {coordinators: []int{1, 1, 1}},
-		"3 coordinators, fault":              {coordinators: []int{1, 1, 0}, faults: 1},
-		"ascending scan, fault":              {coordinators: []int{2, 1}, faults: 1, scan: scanAscending},
-		"each read a step, fault, collector": {coordinators: []int{1, 1}, faults: 1, collectors: 1, fine: true, limit: 20_000_000},
-		"concurrent checkpoints, fault":      {coordinators: []int{2, 1}, concurrent: 2, faults: 1},
-		"concurrent checkpoints, collector":  {coordinators: []int{2, 2}, concurrent: 2, collectors: 1},
-		"2 collectors that claim":            {coordinators: []int{1, 1}, collectors: 2, fence: true},
-		"collector that claims, fault":       {coordinators: []int{1, 1}, collectors: 1, fence: true, faults: 1},
-		"back to an older one, fault":        {coordinators: []int{2, 1}, retained: 2, older: true, faults: 1},
-		"back to an older one, collector":    {coordinators: []int{2, 1}, retained: 2, older: true, collectors: 1},
+		"2 coordinators × 3, 2":                {coordinators: []int{3, 2}},
+		"2 coordinators × 4, 2":                {coordinators: []int{4, 2}},
+		"2 coordinators × 2, 1, fault":         {coordinators: []int{2, 1}, faults: 1},
+		"2 coordinators, 2 faults":             {coordinators: []int{1, 1}, faults: 2},
+		"2 coordinators × 1, fault, collector": {coordinators: []int{1, 1}, faults: 1, collectors: 1},
+		"2 coordinators × 2, 1, collector":     {coordinators: []int{2, 1}, collectors: 1},
+		"3 coordinators":                       {coordinators: []int{1, 1, 1}},
+		"3 coordinators, fault":                {coordinators: []int{1, 1, 0}, faults: 1},
+		"ascending scan, fault":                {coordinators: []int{2, 1}, faults: 1, scan: scanAscending},
+		"each read a step, fault, collector":   {coordinators: []int{1, 1}, faults: 1, collectors: 1, fine: true},
+		"concurrent checkpoints, fault":        {coordinators: []int{2, 1}, concurrent: 2, faults: 1},
+		"concurrent checkpoints, collector":    {coordinators: []int{2, 2}, concurrent: 2, collectors: 1},
+		"2 collectors that claim":              {coordinators: []int{1, 1}, collectors: 2, fence: true},
+		"collector that claims, fault":         {coordinators: []int{1, 1}, collectors: 1, fence: true, faults: 1},
+		"back to an older one, fault":          {coordinators: []int{2, 1}, retained: 2, older: true, faults: 1},
+		"back to an older one, collector":      {coordinators: []int{2, 1}, retained: 2, older: true, collectors: 1},
 	}
 	for name, cfg := range small {
 		t.Run(name, func(t *testing.T) { mustHold(t, cfg) })
@@ -61,6 +61,7 @@ func TestModel(t *testing.T) {
 		return
 	}
 	for name, cfg := range large {
+		cfg.limit = 10_000_000 // some minutes
 		t.Run(name, func(t *testing.T) { mustHold(t, cfg) })
 	}
 }
@@ -83,6 +84,9 @@ func explore(t *testing.T, cfg modelConfig) (*explorer, error) {
 	begun := time.Now()
 	e := newExplorer(cfg)
 	err := e.run()
+	if cfg.limit > 0 && len(e.visited) >= cfg.limit {
+		t.Log("not to the end")
+	}
 	t.Logf("%d states, %d steps, %d positions of the real code, %d stores, %v", len(e.visited), e.steps, len(e.nodes), len(e.stores), time.Since(begun).Round(time.Millisecond))
 	return e, err
 }
@@ -102,6 +106,7 @@ func TestModelNeedsEachRule(t *testing.T) {
 		"C5: a list in no order":               {cfg: modelConfig{coordinators: []int{4, 0}, scan: scanDescending}, want: "I7", long: true},
 		"C6: ids with gaps":                    {cfg: modelConfig{coordinators: []int{2, 1}, without: ruleNoGaps}, want: "I7"},
 		"C7: aborted ids above the tip go":     {cfg: modelConfig{coordinators: []int{2, 1}, faults: 1, collectors: 1, without: ruleKeepAborted}, want: "I5"},
+		"what was listed is read once":         {cfg: modelConfig{coordinators: []int{2, 1}, collectors: 1, fine: true, without: ruleReadTwice}, want: "I4", long: true},
 		"own pending slots are not looked at":  {cfg: modelConfig{coordinators: []int{2, 1}, concurrent: 2, without: ruleOwnSlots}, want: "I2"},
 		"C8: files go while undecided":         {cfg: modelConfig{coordinators: []int{1, 1}, faults: 1, without: ruleDecidedFirst}, want: "I"},
 	} {

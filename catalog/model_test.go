@@ -111,7 +111,7 @@ type modelConfig struct {
 	retained     int
 	concurrent   int
 	fence        bool // collectors claim
-	fine         bool // each read is a step of its own; retirements are optional
+	fine         bool // each read is a step of its own
 	older        bool // the second coordinator may go back to a kept checkpoint
 	scan         scanMode
 	without      rule
@@ -307,8 +307,9 @@ func (e *explorer) settle(s *mstate, actor int, n *node, r result, what string) 
 		for i := range k.op.choices {
 			e.settle(s.clone(), actor, k, result{n: i}, fmt.Sprintf("%s [chooses %d]", what, i))
 		}
-	case !e.cfg.fine && k.op.kind == opRead && k.listed, k.op.kind == opList && strings.Contains(k.op.name, "/chk-0"):
-		// Reads of what was just listed, and the listing of one slot before a commit.
+	case !e.cfg.fine && (k.op.kind == opRead || k.op.kind == opList) && k.listed, k.op.kind == opList && strings.Contains(k.op.name, "/chk-0"):
+		// Reads of what was just listed, the second look at the top, and the listing
+		// of one slot before a commit.
 		o := e.outcomes(s, k)[0]
 		e.settle(o.s, actor, k, o.r, what+", "+k.op.String())
 	default:

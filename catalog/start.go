@@ -41,17 +41,15 @@ func (l *Log) Start(ctx context.Context, o StartOptions) (*Coordinator, error) {
 }
 
 func (l *Log) startOnce(ctx context.Context, o StartOptions) (*Coordinator, error) {
-	st, err := l.read(ctx)
+	var older []*format.Manifest
+	st, err := l.read(ctx, func(st *state) (err error) {
+		if needsOlder(st, o) {
+			older, err = l.older(ctx, st)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
-	}
-	var older []*format.Manifest
-	if needsOlder(st, o) {
-		if older, err = l.older(ctx, st); errors.Is(err, errMoved) {
-			return nil, errAgain
-		} else if err != nil {
-			return nil, err
-		}
 	}
 	plan, err := decideStart(st, older, o)
 	if err != nil {

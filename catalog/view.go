@@ -120,55 +120,79 @@ type state struct {
 	damaged inflight.CheckpointID
 }
 
-// errMoved says that an entry vanished between the listing and its reading:
-// somebody retired it, so there is a newer one.
+// errMoved says that the log moved on between a listing and what was read of
+// it: there is a newer top.
 var errMoved = errors.New("the log moved on")
 
 // maxMoves bounds how often a reader follows a log that moves on.
 const maxMoves = 100
 
-// read lists the job and reads tip and base, again if they vanish meanwhile.
-func (l *Log) read(ctx context.Context) (*state, error) {
-	var err error
+// read lists the job, reads tip and base, and lets more read what it needs of
+// the same moment.
+//
+// Listing and reading are several steps, and a name that was listed may mean
+// something else when it is read: its entry was retired, and a create that was
+// on its way for long has filled the slot anew. So the top is looked at again at
+// the end. As long as it is the same nothing of what the tip keeps was deleted,
+// nor the tip itself; else all is read again.
+func (l *Log) read(ctx context.Context, more func(*state) error) (*state, error) {
 	for range maxMoves {
-		var st *state
-		if st, err = l.readOnce(ctx); !errors.Is(err, errMoved) {
+		st, err := l.readOnce(ctx, more)
+		if !errors.Is(err, errMoved) {
 			return st, err
 		}
 	}
-	return nil, &inflight.Error{Op: "read", Object: l.path("chk-*"), Err: fmt.Errorf("%w: %w", inflight.ErrUnavailable, err)}
+	return nil, &inflight.Error{Op: "read", Object: l.path("chk-*"), Err: fmt.Errorf("%w: %w", inflight.ErrUnavailable, errMoved), Mend: "try again"}
 }
 
-func (l *Log) readOnce(ctx context.Context) (*state, error) {
+func (l *Log) readOnce(ctx context.Context, more func(*state) error) (*state, error) {
 	v, err := l.scan(ctx)
 	if err != nil {
 		return nil, err
 	}
 	st := &state{view: v}
-	for _, s := range slices.Backward(v.slots) {
+	if err := l.readTip(ctx, st); err != nil {
+		return nil, err
+	}
+	if more != nil {
+		if err := more(st); err != nil {
+			return nil, err
+		}
+	}
+	if v.top() < 0 || l.hooks.without&ruleReadTwice != 0 {
+		return st, nil // nothing was read
+	}
+	again, err := l.scan(ctx)
+	if err == nil && again.top() != v.top() {
+		err = errMoved
+	}
+	return st, err
+}
+
+// readTip reads the entries from the top down to the tip, and the base.
+func (l *Log) readTip(ctx context.Context, st *state) error {
+	for _, s := range slices.Backward(st.slots) {
 		if s.entry == nil {
 			continue
 		}
 		m, err := l.readListed(ctx, s)
 		if errors.Is(err, inflight.ErrDamaged) {
 			st.damage, st.damaged = err, s.id
-			return st, nil
+			return nil
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if m.Kind != format.KindAborted {
 			st.tip = m
-			break
+			return l.readBase(ctx, st)
 		}
 	}
-	return st, l.readBase(ctx, st)
+	return nil
 }
 
 func (l *Log) readBase(ctx context.Context, st *state) error {
 	switch {
-	case st.tip == nil:
-		return nil
 	case st.tip.Kind == format.KindCheckpoint:
 		st.base = st.tip
 		return nil
