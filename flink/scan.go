@@ -17,8 +17,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cacheLimit is how much channel state a scan keeps in memory between reading
-// the input parts and reading the output parts.
+// cacheLimit is how much channel state of a remote store a scan keeps in memory
+// between reading the input parts and reading the output parts.
 const cacheLimit = 32 << 20
 
 // scan reads all channel state once and follows its records. The input parts
@@ -218,7 +218,7 @@ func (s *scan) open(ctx context.Context, i int) (*streamReader, error) {
 			st.sums = make([]uint32, len(s.x.Streams[i].Chunks))
 		}
 	}
-	if r.data == nil && s.keep(r.size) {
+	if r.data == nil && r.windowMax == windowRemote && s.keep(r.size) {
 		err = r.load(ctx)
 		r.close()
 	}

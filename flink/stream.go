@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/inflight"
@@ -19,7 +20,7 @@ const (
 	// windowLocal and windowRemote are how much is read at once.
 	windowLocal  = 512 << 10
 	windowRemote = 8 << 20
-	// wholeStream is up to which size a stream is read at once.
+	// wholeStream is up to which size a stream of a remote store is kept.
 	wholeStream = windowRemote
 	// gapToRead is how many bytes that nobody wants are read rather than skipped.
 	gapToRead = 128 << 10
@@ -36,8 +37,12 @@ type streamReader struct {
 	window    []byte // what was read last
 	windowAt  int64
 	windowMax int
-	file      File // where the stream lies, unless it is inline
+	pooled    *[]byte // what window lies in, on local disk
+	file      File    // where the stream lies, unless it is inline
 }
+
+// windows are the buffers of streams on local disk.
+var windows = sync.Pool{New: func() any { b := make([]byte, windowLocal); return &b }}
 
 // openStream opens the stream of a handle.
 func (c *Checkpoint) openStream(ctx context.Context, h StreamHandle) (*streamReader, error) {
@@ -65,9 +70,10 @@ func (c *Checkpoint) openStream(ctx context.Context, h StreamHandle) (*streamRea
 		}
 		r.base, r.size = start, size
 	}
-	r.windowMax = windowLocal
-	if f.Backend.Capabilities().Remote {
-		r.windowMax = windowRemote
+	if r.windowMax = windowRemote; !f.Backend.Capabilities().Remote {
+		r.windowMax = windowLocal
+		r.pooled = windows.Get().(*[]byte)
+		r.window = (*r.pooled)[:0]
 	}
 	return r, nil
 }
@@ -75,6 +81,10 @@ func (c *Checkpoint) openStream(ctx context.Context, h StreamHandle) (*streamRea
 func (r *streamReader) close() {
 	if r.src != nil {
 		_ = r.src.Close() // it was only read
+	}
+	if r.pooled != nil {
+		windows.Put(r.pooled)
+		r.pooled, r.window = nil, nil
 	}
 }
 
