@@ -14,6 +14,7 @@ import (
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 	"github.com/spillway-io/spillway/reader"
+	"github.com/spillway-io/spillway/restore"
 )
 
 // metadata is the metadata of one checkpoint of many channels: its manifest,
@@ -126,8 +127,9 @@ func (c cell) section(sub, channels int, offset *int64) *format.Section {
 		*offset += int64(s.Blocks[i].Stored)
 		s.Entries = append(s.Entries, format.Entry{
 			Address: cut.Address, Buffers: uint64(c.B), Bytes: uint64(c.B * c.Size), Digest: format.Digest(binary.LittleEndian.Uint64(digests[8*i:])),
-			Cut: cut, HasCut: true, Extents: []format.Extent{{Block: i, Length: uint32(c.B * c.Size), Pieces: c.B, Flags: format.RunKnown, Pos: at}},
+			Extents: []format.Extent{{Block: i, Length: uint32(c.B * c.Size), Pieces: c.B, Flags: format.RunKnown, Pos: at}},
 		})
+		s.Entries[i].SetCut(cut)
 	}
 	return s
 }
@@ -219,8 +221,8 @@ func (m *metadata) commit(ctx context.Context, folder string) error {
 	return err
 }
 
-// load opens every subtask: it reads the manifest, and their sections from the
-// files.
+// load does what a restore does before it moves data: it reads the manifest, and
+// the sections of all subtasks from their files.
 func (m *metadata) load(ctx context.Context) error {
 	r := reader.Open(m.backend, "", reader.Options{})
 	defer r.Close()
@@ -228,14 +230,18 @@ func (m *metadata) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	plan, err := restore.NewPlan(c.Manifest, c.Manifest.Topology, restore.Options{})
+	if err != nil {
+		return err
+	}
+	replay, err := restore.NewReplay(ctx, c, plan, restore.ReplayOptions{})
+	if err != nil {
+		return err
+	}
+	defer replay.Close()
 	channels := 0
-	for _, h := range c.Manifest.Handles {
-		s, err := c.Open(ctx, h)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		channels += len(s.Entries())
+	for i := range plan.Tasks {
+		channels += len(replay.Entries(plan.Tasks[i].Task))
 	}
 	if channels != m.channels {
 		return fmt.Errorf("%d channels were loaded of %d", channels, m.channels)
