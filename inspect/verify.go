@@ -110,7 +110,9 @@ func (i *Inspector) verifySlot(ctx context.Context, t *Target, why error) (*Veri
 	if err != nil || len(l.Checkpoints) == 0 {
 		return nil, errors.Join(why, err)
 	}
-	return slotVerification(&l.Checkpoints[0]), nil
+	v := slotVerification(&l.Checkpoints[0])
+	v.Findings = append(v.Findings, l.Findings...)
+	return v, nil
 }
 
 func slotVerification(c *CheckpointLine) *Verification {

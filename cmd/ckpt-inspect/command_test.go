@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// TestExamples runs every example of every help text, on the fixture in place
+// of /ckpt.
+func TestExamples(t *testing.T) {
+	for _, cmd := range append(newRoot(&env{}).Commands(), newRoot(&env{})) {
+		if cmd.Name() == "completion" || cmd.Name() == "help" {
+			continue
+		}
+		t.Run(cmd.Name(), func(t *testing.T) {
+			require.NotEmpty(t, cmd.Example)
+			require.NotEmpty(t, cmd.Short)
+			require.NotEmpty(t, cmd.Long)
+			for line := range strings.Lines(cmd.Example) {
+				dir := filepath.Join(t.TempDir(), "ckpt")
+				fixture(t, dir)
+				// In the help the newest checkpoint is number 7, and there is one job.
+				line = strings.NewReplacer("chk-0000000007/g0-a1", "chk-0000000005/g0-a3", "chk-0000000007", "chk-0000000005").Replace(line)
+				if cmd.Name() == "show" || cmd.Name() == "roundtrip" {
+					require.NoError(t, os.RemoveAll(filepath.Join(dir, "other")))
+				}
+				before := contents(t, dir)
+				args := strings.Fields(strings.ReplaceAll(line, "/ckpt", dir))
+				require.Equal(t, "ckpt-inspect", args[0])
+				var stdout, stderr bytes.Buffer
+				require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args[1:]), "%s%s", line, &stderr)
+				require.NotZero(t, stdout.Len(), line)
+				require.Zero(t, stderr.Len())
+				if cmd.Name() != "gc" {
+					require.Equal(t, before, contents(t, dir), "nothing may be left behind")
+				}
+			}
+		})
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{"--version"}))
+	require.Regexp(t, `^ckpt-inspect \S+, channel-state files of version 1, manifests of version 1\n$`, stdout.String())
+
+	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"-h"}} {
+		stdout.Reset()
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args))
+		require.Contains(t, stdout.String(), "Exit codes: 0 all is right")
+	}
+	for _, cmd := range newRoot(&env{}).Commands() {
+		stdout.Reset()
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{cmd.Name(), "--help"}))
+		for line := range strings.Lines(stdout.String()) {
+			require.LessOrEqual(t, len(line), 130, line)
+		}
+	}
+	require.Zero(t, stderr.Len())
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{"completion", shell}))
+		require.Contains(t, stdout.String(), "ckpt-inspect")
+	}
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{cobra.ShellCompRequestCmd, "dump", "--side", ""}))
+	require.Contains(t, stdout.String(), "input\noutput\nstate\n")
+}
+
+func TestColours(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	fixture(t, dir)
+	output := func(colour bool, args ...string) string {
+		var stdout, stderr bytes.Buffer
+		e := testEnv(&stdout, &stderr)
+		e.colour = colour
+		run(t.Context(), e, args)
+		return stdout.String()
+	}
+	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"verify", dir + "/words/chk-0000000006/g0-a3.cstate"}, {"dump", dir + "/words"}} {
+		plain, coloured := output(false, args...), output(true, args...)
+		require.NotContains(t, plain, "\x1b")
+		require.Contains(t, coloured, "\x1b[1m")
+		require.Equal(t, plain, regexp.MustCompile("\x1b\\[[0-9]*m").ReplaceAllString(coloured, ""), "colours change nothing else")
+	}
+	require.NotContains(t, output(true, "ls", "--json", dir), "\x1b")
+}
+
+func TestProgress(t *testing.T) {
+	var stderr bytes.Buffer
+	clock := now
+	e := testEnv(nil, &stderr)
+	e.now = func() time.Time { return clock }
+	read := func(p *progress, n int64) { p.Observe(inflight.Event{Name: inflight.EventRequest, Bytes: n}) }
+
+	p := newProgress(&e)
+	p.expect(1000)
+	clock = clock.Add(time.Hour)
+	read(p, 100)
+	p.done()
+	require.Zero(t, stderr.Len(), "not on a terminal")
+
+	e.progress = true
+	p = newProgress(&e)
+	p.expect(1000)
+	read(p, 100)
+	require.Zero(t, stderr.Len(), "not at once")
+	clock = clock.Add(time.Second)
+	read(p, 400)
+	require.Contains(t, stderr.String(), "reading")
+	require.Contains(t, stderr.String(), "50%")
+	read(p, 1000) // more than was expected
+	p.done()
+	shown := stderr.Len()
+	read(p, 100)
+	require.Equal(t, shown, stderr.Len(), "nothing after the end")
+}
+
+// TestInterrupted shows that every command ends with its context.
+func TestInterrupted(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	fixture(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"dump", dir + "/words"}, {"verify", "--all", dir}, {"roundtrip", dir + "/words"}, {"gc", dir}, {"backend-check", dir}} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 130, run(ctx, testEnv(&stdout, &stderr), args), args)
+		require.Equal(t, "ckpt-inspect: interrupted\n", stderr.String())
+	}
+	require.FileExists(t, dir+"/words/chk-0000000001/_manifest.json")
+}
+
+// TestReadOnly shows that looking writes nothing.
+func TestReadOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	fixture(t, dir)
+	before := contents(t, dir)
+	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"dump", dir + "/words"}, {"verify", "--all", dir}, {"roundtrip", dir + "/words"}, {"gc", "-n", dir}, {"gc", "-n", "--fence", dir}} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args), "%s: %s", args, &stderr)
+		require.Equal(t, before, contents(t, dir), args)
+	}
+}
+
+// contents returns all files below dir.
+func contents(t testing.TB, dir string) map[string]string {
+	files := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		require.NoError(t, err)
+		files[path] = ""
+		if !d.IsDir() {
+			p, err := os.ReadFile(path)
+			require.NoError(t, err)
+			files[path] = string(p)
+		}
+		return nil
+	}))
+	return files
+}
