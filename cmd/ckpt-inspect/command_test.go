@@ -70,6 +70,15 @@ func TestHelpAndVersion(t *testing.T) {
 	require.Zero(t, stderr.Len())
 }
 
+// TestUnknownScheme is no script, since the schemes that are known will grow.
+func TestUnknownScheme(t *testing.T) {
+	for _, command := range []string{"ls", "verify", "gc", "backend-check"} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 2, run(t.Context(), testEnv(&stdout, &stderr), []string{command, "gopher://host/ckpt"}))
+		require.Regexp(t, `^ckpt-inspect: open gopher://host/ckpt: configuration: no backend for "gopher://" \(known here: .*file, .*, or a plain path\)\n$`, stderr.String())
+	}
+}
+
 func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		var stdout, stderr bytes.Buffer
