@@ -201,3 +201,36 @@ func TestDocValues(t *testing.T) {
 	slices.Sort(heads)
 	require.Equal(t, types, heads)
 }
+
+// TestDocShownBy looks for the tests and scripts that docs/operations.md names.
+func TestDocShownBy(t *testing.T) {
+	p, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(p), "## Bad input")
+	require.True(t, found)
+	named := 0
+	for _, r := range rows(table) {
+		require.Len(t, r, 6, "%s", r)
+		for ref := range strings.SplitSeq(r[5], ", ") {
+			named++
+			if script, ok := strings.CutPrefix(ref, "script "); ok {
+				require.FileExists(t, filepath.Join("../cmd/ckpt-inspect/testdata/scripts", strings.Trim(script, "`")))
+				continue
+			}
+			pkg, test, ok := strings.Cut(strings.Trim(ref, "`"), " ")
+			require.True(t, ok, ref)
+			require.True(t, hasTest(t, pkg, test), "%s has no %s", pkg, test)
+		}
+	}
+	require.Greater(t, named, 40)
+}
+
+func hasTest(t *testing.T, pkg, test string) bool {
+	names, err := filepath.Glob(filepath.Join("..", pkg, "*_test.go"))
+	require.NoError(t, err)
+	return slices.ContainsFunc(names, func(name string) bool {
+		p, err := os.ReadFile(name)
+		require.NoError(t, err)
+		return bytes.Contains(p, []byte("\nfunc "+test+"(t *testing.T) {"))
+	})
+}
