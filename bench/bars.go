@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+
+	"github.com/spillway-io/spillway/bench/payload"
 )
 
 // What the toolkit has to reach on local disk. The numbers are ratios to a
@@ -84,5 +87,26 @@ func writeMetadataBars(w io.Writer, recs []*record) {
 		store, load, size := ratio(ours.StoreFile, flink.StoreFile), ratio(ours.LoadFile, flink.LoadFile), float64(ours.Bytes)/float64(flink.Bytes)
 		fmt.Fprintf(w, "%s, 10,000 channels, ours to Flink's: store %.3f (%s), load %.3f (%s), bytes %.3f (%s)\n",
 			fs, store, verdict(store, 0.125), load, verdict(load, 0.2), size, verdict(size, 0.5))
+	}
+}
+
+// writeAllocationBars says what a further buffer costs in heap objects: cells of
+// W that differ in the number of buffers only are compared, so that what a
+// checkpoint, a subtask and a channel cost falls out.
+func writeAllocationBars(w io.Writer, recs []*record) {
+	for _, few := range recs {
+		if few.Kind != "W" || few.Impl != "go" || few.Size != 32768 || few.Payload != payload.Random {
+			continue
+		}
+		i := slices.IndexFunc(recs, func(r *record) bool {
+			return r.Kind == "W" && r.Impl == "go" && r.Size == 200 && r.FS == few.FS && r.S == few.S && r.Max == few.Max
+		})
+		if i < 0 {
+			continue
+		}
+		many := recs[i]
+		more := (median(many.AllocObjects) - median(few.AllocObjects)) / float64(many.Buffers-few.Buffers)
+		fmt.Fprintf(w, "%s, %d subtasks, %d a file: heap objects for each further buffer %.4f (<= 0.001 %s)\n",
+			few.FS, few.S, few.Max, max(more, 0), map[bool]string{true: "met", false: "MISSED"}[more <= 0.001])
 	}
 }

@@ -262,6 +262,7 @@ func TestReport(t *testing.T) {
 {"impl":"flink","kind":"W","name":"S8-32K-max5","fs":"disk","payload":"random","S":8,"I":8,"O":8,"B":8,"size":32768,"max":5,"bytes":33554432,"buffers":1024,"wall_ns":[40000000,60000000,50000000],"plain_force_ns":[20000000,20000000,20000000],"plain_noforce_ns":[1,1,1],"cpu_ns_total":150000000,"rounds":3,"alloc_bytes":[1,2,3],"gcs":0,"files":2,"file_bytes":33558536,"file_min":1,"file_max":2,"rss_peak_kb":768000}
 {"impl":"flink","kind":"M","fs":"disk","handles":10000,"form":"merged","bytes":939411,"ser_mem_ns":[1],"parse_mem_ns":[1],"store_file_ns":[20000000],"load_file_ns":[30000000],"plain_force_ns":[1500000]}
 {"impl":"go","kind":"W","name":"S8-32K-max5","fs":"disk","payload":"random","S":8,"I":8,"O":8,"B":8,"size":32768,"max":5,"bytes":33554432,"buffers":1024,"wall_ns":[16000000,15000000,17000000],"plain_force_ns":[20000000,20000000,20000000],"cpu_ns_total":80000000,"plain_cpu_ns_total":40000000,"rounds":3,"alloc_bytes":[1,2,3],"alloc_objects":[100,102,104],"files":2,"rss_peak_kb":60000}
+{"impl":"go","kind":"W","name":"S8-200B-max5","fs":"disk","payload":"random","S":8,"I":8,"O":8,"B":128,"size":200,"max":5,"bytes":3276800,"buffers":16384,"wall_ns":[5],"plain_force_ns":[5],"cpu_ns_total":80000000,"rounds":1,"alloc_bytes":[1],"alloc_objects":[102],"files":2,"rss_peak_kb":60000}
 {"impl":"go","kind":"M","fs":"disk","handles":10000,"form":"merged","bytes":300000,"ser_mem_ns":[1],"parse_mem_ns":[1],"store_file_ns":[2000000],"load_file_ns":[9000000],"plain_force_ns":[1500000]}
 `), 0o600))
 	var out bytes.Buffer
@@ -279,6 +280,7 @@ func TestReport(t *testing.T) {
 	require.Equal(t, strings.Fields("disk S8-32K-max5 flink 50.00 671 1678 2.50 1.49 2 750"), fields("disk S8-32K-max5 flink"))
 	require.Equal(t, strings.Fields("disk S8-32K-max5 go 16.00 2097 1678 0.80 <= 1 met 0.79 <= 0.6 MISSED 2.00 0.100 2 59"), fields("disk S8-32K-max5 go"))
 	require.Equal(t, strings.Fields("disk, 10,000 channels, ours to Flink's: store 0.100 (<= 0.125 met), load 0.300 (<= 0.2 MISSED), bytes 0.319 (<= 0.5 met)"), fields("disk, 10,000"))
+	require.Equal(t, strings.Fields("disk, 8 subtasks, 5 a file: heap objects for each further buffer 0.0000 (<= 0.001 met)"), fields("disk, 8 subtasks"))
 
 	out.Reset()
 	require.NoError(t, dispatch(t.Context(), []string{"report", "-benchfmt", name}, &out))

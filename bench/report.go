@@ -262,6 +262,7 @@ func writeTables(w io.Writer, recs []*record) error {
 		}
 	}
 	writeMetadataBars(w, recs)
+	writeAllocationBars(w, recs)
 	return nil
 }
 
