@@ -33,7 +33,6 @@ type File struct {
 	pack    sync.Mutex
 	enc     *format.Encoder // made for the first bytes
 	size    int64           // encoded bytes that are accounted for
-	emitted int64           // bytes in chunks so far
 	current *part           // is being packed
 	full    bool
 	closed  bool // encoded to its end, or given up
@@ -88,6 +87,11 @@ func (f *File) join(s *Stream) *part {
 	defer f.mu.Unlock()
 	f.parts = append(f.parts, p)
 	return p
+}
+
+func (f *File) observe(e inflight.Event) {
+	e.Checkpoint, e.Object = f.session.key.Checkpoint, f.name
+	f.hub.Observer.Observe(e)
 }
 
 // members returns the parts so far.
@@ -299,7 +303,7 @@ func (f *File) fetch(p *part) bool {
 
 // packSlab packs the slab at hand, and stops when a chunk is encoded.
 func (f *File) packSlab(p *part) (encoded bool) {
-	if !f.begin(p) {
+	if p.stream.gone.Load() || !f.begin(p) {
 		f.cut(p)
 		return false
 	}
@@ -421,10 +425,9 @@ func (f *File) take() bool {
 		return false
 	}
 	k := &chunk{bytes: c.Bytes, lent: c, isLent: true}
-	f.emitted += int64(len(c.Bytes))
 	if f.hub.PerTask > 0 {
 		for _, p := range f.members() {
-			if p.since > 0 {
+			if p.since > 0 && p.stream.held != nil {
 				k.shares = append(k.shares, share{p.stream, p.since})
 				p.since = 0
 			}
@@ -476,11 +479,11 @@ func (f *File) end() {
 		f.account(0)
 	}
 	f.session.on(event)
-	f.release(parts, moved)
+	f.handOver(parts, moved)
 }
 
-// release tells the streams what the file has of them.
-func (f *File) release(parts, moved []*part) {
+// handOver tells the streams what the file has of them.
+func (f *File) handOver(parts, moved []*part) {
 	for _, p := range parts {
 		if p.begun {
 			p.stream.holds(f.info)
@@ -518,7 +521,7 @@ func (f *File) finish() {
 	f.clear()
 	f.stop()
 	f.session.on(Event{Kind: FileEnded, File: f.number})
-	f.hub.Observer.Observe(inflight.Event{Name: inflight.EventFileSealed, Checkpoint: f.session.key.Checkpoint, Object: f.name, Bytes: f.info.Size, Duration: time.Since(f.born)})
+	f.observe(inflight.Event{Name: inflight.EventFileSealed, Bytes: f.info.Size, Duration: time.Since(f.born)})
 	f.hub.Observer.Observe(inflight.Event{Name: inflight.EventBuffered, Bytes: f.hub.budget.Used()})
 	for _, p := range f.members() {
 		if p.begun {
@@ -529,7 +532,7 @@ func (f *File) finish() {
 
 // fail gives up the file, and with it all that have bytes in it.
 func (f *File) fail(err error) {
-	f.hub.Observer.Observe(inflight.Event{Name: inflight.EventFileFailed, Checkpoint: f.session.key.Checkpoint, Object: f.name, Err: err})
+	f.observe(inflight.Event{Name: inflight.EventFileFailed, Err: err})
 	f.session.on(Event{Kind: FileEnded, File: f.number}) // nobody joins any more
 	f.pack.Lock()
 	f.closed = true

@@ -139,6 +139,7 @@ func (f *File) pop() *chunk {
 	k := f.queue[0]
 	f.queue = slices.Delete(f.queue, 0, 1)
 	f.hub.ahead.Add(-k.ahead)
+	k.ahead = 0
 	return k
 }
 
@@ -297,7 +298,7 @@ func (f *File) again(cause error) error {
 		if replay == nil {
 			return cause
 		}
-		f.hub.Observer.Observe(inflight.Event{Name: inflight.EventFileRetried, Checkpoint: f.session.key.Checkpoint, Object: f.name, Err: cause})
+		f.observe(inflight.Event{Name: inflight.EventFileRetried, Err: cause})
 		if f.object != nil && f.object != old {
 			abort(f.object)
 		}
@@ -422,7 +423,7 @@ func abort(o backends.Object) {
 // spillOver moves chunks to the spill file while memory is short, first those
 // that are needed last.
 func (f *File) spillOver() {
-	for f.hub.pressed() {
+	for f.hub.pressed() && f.spill.usable() {
 		k := f.spillable()
 		if k == nil {
 			return
@@ -438,7 +439,7 @@ func (f *File) spillOver() {
 		k.busy = false
 		f.moved.Broadcast()
 		f.mu.Unlock()
-		f.hub.Observer.Observe(inflight.Event{Name: inflight.EventSpilled, Checkpoint: f.session.key.Checkpoint, Object: f.name, Bytes: int64(k.size), Err: err})
+		f.observe(inflight.Event{Name: inflight.EventSpilled, Bytes: int64(k.size), Err: err})
 		if err != nil {
 			return
 		}
@@ -471,6 +472,14 @@ type spill struct {
 	err  error
 }
 
+// usable reports whether nothing has failed yet. Once something has, chunks stay
+// in memory.
+func (s *spill) usable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err == nil
+}
+
 func (s *spill) write(b []byte) (at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -480,7 +489,7 @@ func (s *spill) write(b []byte) (at int64, err error) {
 		}
 	}
 	if s.err != nil {
-		return 0, s.err // once it has failed, chunks stay in memory
+		return 0, s.err
 	}
 	at = s.size
 	n, err := s.file.WriteAt(b, at)

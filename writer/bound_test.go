@@ -130,6 +130,7 @@ func TestPacedBeyondTheBound(t *testing.T) {
 			}
 			wg.Wait()
 			require.LessOrEqual(t, most.Load(), int64(limit)*11/10)
+			require.Less(t, len(names(t, b)), 40, "files")
 			bufs.check(t)
 		})
 	}
