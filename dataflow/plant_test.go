@@ -126,7 +126,7 @@ func TestPlantedFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			planted, counted := 0, 0
 			for seed := uint64(1); seed <= 400 && (planted < 30 || counted == 0); seed++ {
-				log := newMemLog(nil)
+				log := newMemLog()
 				p := &planter{log: log, fault: fault, seen: map[*memCapture]map[inflight.Address]bool{},
 					hit: map[inflight.CheckpointID]bool{}, forged: map[*memCapture]map[inflight.Address]uint64{}}
 				log.plant, log.forged = p.plant, p.forged

@@ -14,7 +14,7 @@ var (
 
 // simulate runs one seed over a memLog and returns it with the result.
 func simulate(seed uint64, adjust func(*SimulationPlan)) (SimulationResult, *memLog) {
-	log := newMemLog(nil)
+	log := newMemLog()
 	res := Simulation{Seed: seed, Adjust: adjust,
 		Open:     func(s *Seeded) (Store, error) { return log.open(s), nil },
 		Deployed: log.tap,
