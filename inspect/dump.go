@@ -55,8 +55,8 @@ type DumpOptions struct {
 	Digest bool
 	// Hex adds the bytes of each buffer to its line.
 	Hex bool
-	// Records tells records apart, on all edges, as if they were length-prefixed;
-	// without it those of edges that say so are.
+	// Records tells records apart, on all edges, as if they were length-prefixed,
+	// and keeps how they begin; without it those of edges that say so are counted.
 	Records bool
 }
 
@@ -64,7 +64,7 @@ type DumpOptions struct {
 type Dumped struct {
 	BufferLine
 	Bytes []byte
-	// Ended are the records that end in the buffer, where they can be told apart.
+	// Ended are the records that end in the buffer, with DumpOptions.Records.
 	Ended []Record
 }
 
@@ -257,8 +257,8 @@ func (d *dumper) buffers(ctx context.Context, s *reader.Subtask, phase []infligh
 func (d *dumper) buffer(b *reader.Buffer) error {
 	out := Dumped{Bytes: b.Bytes}
 	if s := d.splitter(end{b.Task, b.Address}); s != nil {
-		out.Ended = s.add(b.Bytes)
-		out.Records = ptr(uint64(len(out.Ended)), !s.bad)
+		n, ended := s.add(b.Bytes)
+		out.Records, out.Ended = ptr(n, !s.bad), ended
 	}
 	if !d.o.task(b.Task) || !d.o.address(b.Address) {
 		return nil
@@ -288,7 +288,7 @@ func (d *dumper) splitter(e end) *recordSplitter {
 		}
 		s := d.loose[e]
 		if s == nil {
-			s = new(recordSplitter)
+			s = &recordSplitter{keep: true}
 			d.loose[e] = s
 		}
 		return s
@@ -299,7 +299,7 @@ func (d *dumper) splitter(e end) *recordSplitter {
 	}
 	s := d.splitters[k]
 	if s == nil {
-		s = new(recordSplitter)
+		s = &recordSplitter{keep: d.o.Records}
 		d.splitters[k] = s
 	}
 	return s

@@ -150,21 +150,23 @@ type Record struct {
 // String returns the record's length and beginning.
 func (r Record) String() string {
 	if len(r.Preview) < r.Length {
-		return fmt.Sprintf("record of %d bytes: %q…", r.Length, r.Preview)
+		return fmt.Sprintf("record of %s: %q…", plural(r.Length, "byte"), r.Preview)
 	}
-	return fmt.Sprintf("record of %d bytes: %q", r.Length, r.Preview)
+	return fmt.Sprintf("record of %s: %q", plural(r.Length, "byte"), r.Preview)
 }
 
 // recordSplitter tells records apart for people: it keeps the beginning of each.
 type recordSplitter struct {
+	keep bool   // beginnings
 	head []byte // of the record that is open
 	need int    // bytes of it still to come
 	open Record
 	bad  bool // a length made no sense
 }
 
-// add takes the bytes that follow and returns the records that end in them.
-func (s *recordSplitter) add(p []byte) (ended []Record) {
+// add takes the bytes that follow and returns how many records end in them, and
+// which.
+func (s *recordSplitter) add(p []byte) (n uint64, ended []Record) {
 	for len(p) > 0 && !s.bad {
 		if len(s.head) < 4 {
 			k := min(4-len(s.head), len(p))
@@ -178,11 +180,16 @@ func (s *recordSplitter) add(p []byte) (ended []Record) {
 			}
 		}
 		k := min(s.need, len(p))
-		s.open.Preview = append(s.open.Preview, p[:min(k, recordPreview-len(s.open.Preview))]...)
+		if s.keep {
+			s.open.Preview = append(s.open.Preview, p[:min(k, recordPreview-len(s.open.Preview))]...)
+		}
 		s.need, p = s.need-k, p[k:]
-		if s.need == 0 {
-			ended, s.head = append(ended, s.open), s.head[:0]
+		if s.need > 0 {
+			continue
+		}
+		if n, s.head = n+1, s.head[:0]; s.keep {
+			ended = append(ended, s.open)
 		}
 	}
-	return ended
+	return n, ended
 }

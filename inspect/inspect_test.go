@@ -1,0 +1,289 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/backends/local"
+	"github.com/spillway-io/spillway/backends/mem"
+	"github.com/spillway-io/spillway/backends/wrap"
+	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/reader"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestExitCode(t *testing.T) {
+	wrapped := func(err error) error {
+		return &inflight.Error{Op: "do", Object: "x", Err: fmt.Errorf("again: %w", err)}
+	}
+	for want, errs := range map[int][]error{
+		ExitOK: {nil},
+		ExitFindings: {ErrFindings, inflight.ErrDamaged, inflight.ErrCorrupt, inflight.ErrTorn, inflight.ErrEmpty, inflight.ErrForeign, inflight.ErrUnknownVersion,
+			inflight.ErrIncomplete, inflight.ErrTooLarge, inflight.ErrMismatch, fmt.Errorf("%w: %w", inflight.ErrDamaged, fs.ErrNotExist), fmt.Errorf("%w: %w", inflight.ErrIncomplete, fs.ErrNotExist)},
+		ExitUsage: {ErrNotCheckpoint, fs.ErrNotExist, fs.ErrPermission, inflight.ErrAuth, inflight.ErrConfig, inflight.ErrUnavailable, inflight.ErrTimeout,
+			inflight.ErrNoSpace, inflight.ErrReadOnly, inflight.ErrTooManyFiles, inflight.ErrFenced, inflight.ErrOutcomeUnknown, errors.New("anything else")},
+		ExitInterrupted: {context.Canceled},
+	} {
+		for _, err := range errs {
+			require.Equal(t, want, ExitCode(err), err)
+			if err != nil {
+				require.Equal(t, want, ExitCode(wrapped(err)), err)
+			}
+		}
+	}
+}
+
+func TestForPeople(t *testing.T) {
+	for n, want := range map[size]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1 << 20: "1.0 MiB", 1023 << 10: "1.0 MiB", 5 << 30: "5.0 GiB", 3 << 40: "3.0 TiB", math.MaxUint64: "16384.0 PiB"} {
+		require.Equal(t, want, n.String())
+	}
+	for d, want := range map[time.Duration]string{0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 3 * time.Hour: "3h", 49 * time.Hour: "2d", -1: "in the future"} {
+		require.Equal(t, want, age(d).String())
+	}
+	require.Equal(t, "a: b c?[31md?", oneLine("a\nb\tc\x1b[31md\u0085"), "what a damaged file holds must not steer a terminal")
+	require.Equal(t, "1 file", plural(1, "file"))
+	require.Equal(t, "0 files", plural(0, "file"))
+	require.Equal(t, `record of 3 bytes: "a\x00b"`, Record{3, []byte("a\x00b")}.String())
+	require.Equal(t, `record of 9 bytes: "ab"…`, Record{9, []byte("ab")}.String())
+}
+
+// TestRecordSplitter compares the splitter with the reader's counter, however
+// the stream is cut.
+func TestRecordSplitter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) byte {
+			return rapid.SampledFrom([]byte{0, 0, 0, 0, 0, 1, 2, 5, 0x80, 'x'}).Draw(t, "byte")
+		}), 0, 200).Draw(t, "stream")
+		keep := rapid.Bool().Draw(t, "keep")
+		var c reader.RecordCounter
+		s := recordSplitter{keep: keep}
+		n := uint64(0)
+		for rest := p; len(rest) > 0; {
+			k := rapid.IntRange(1, len(rest)).Draw(t, "piece")
+			c.Add(rest[:k])
+			ends, ended := s.add(rest[:k])
+			n += ends
+			if keep {
+				require.Len(t, ended, int(ends))
+			} else {
+				require.Empty(t, ended)
+			}
+			for _, r := range ended {
+				require.Len(t, r.Preview, min(r.Length, recordPreview))
+			}
+			rest = rest[k:]
+		}
+		require.Equal(t, c.Count().Whole, n)
+		require.Equal(t, c.Count().Bad, s.bad)
+	})
+}
+
+func TestRecordPreviewIsBounded(t *testing.T) {
+	s := recordSplitter{keep: true}
+	n, ended := s.add(append([]byte{0, 0, 4, 0}, bytes.Repeat([]byte("x"), 1024)...))
+	require.EqualValues(t, 1, n)
+	require.Equal(t, []Record{{1024, bytes.Repeat([]byte("x"), recordPreview)}}, ended)
+}
+
+func TestSplitURL(t *testing.T) {
+	wd, err := os.Getwd()
+	require.NoError(t, err)
+	for name, want := range map[string][2]string{
+		"/a/b":                        {"/a", "b"},
+		"/a/b/":                       {"/a", "b"},
+		"/a/../b":                     {"/", "b"},
+		"/":                           {"", ""},
+		"b":                           {wd, "b"},
+		"mem://x":                     {"", ""},
+		"mem://x/":                    {"", ""},
+		"file:///a/b":                 {"file:///a", "b"},
+		"file:///a":                   {"file:///", "a"},
+		"s3://bucket/a/b?region=x&y=": {"s3://bucket/a?region=x&y=", "b"},
+		"s3://bucket/a":               {"s3://bucket/", "a"},
+		"s3://bucket":                 {"", ""},
+		"hdfs://u@host:1/a/b c":       {"hdfs://u@host:1/a", "b c"},
+		"x://%zz":                     {"", ""},
+	} {
+		parent, base := splitURL(name)
+		require.Equal(t, want, [2]string{parent, base}, name)
+	}
+}
+
+// entry puts an entry into a store.
+func entry(t *testing.T, b backends.Backend, name string, m *format.Manifest) {
+	p, err := format.EncodeManifest(m)
+	require.NoError(t, err)
+	o, err := b.Create(t.Context(), name, backends.CreateOptions{})
+	require.NoError(t, err)
+	_, err = o.Write(p)
+	require.NoError(t, err)
+	_, err = o.Finish(t.Context())
+	require.NoError(t, err)
+}
+
+func checkpointEntry(job string, id inflight.CheckpointID) *format.Manifest {
+	return &format.Manifest{Kind: format.KindCheckpoint, Job: job, ID: id, Attempt: "a", Mode: format.ExactlyOnce, Alignment: format.Aligned, SelfContained: true,
+		Topology: &format.Topology{Vertices: []format.Vertex{{ID: "v", Parallelism: 1}}}, Finished: []inflight.Task{{Vertex: "v"}}}
+}
+
+// TestFindWithoutParent looks at stores whose root cannot be left: mem://name.
+func TestFindWithoutParent(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		want Target
+	}{
+		{"_manifest.json", Target{Kind: TargetCheckpoint, Jobs: []string{""}}},
+		{"_manifest.json/o", Target{Kind: TargetCheckpoint, Jobs: []string{""}}},
+		{"chk-0000000001/_manifest.json", Target{Kind: TargetJob, Jobs: []string{""}}},
+		{"words/chk-0000000001/_manifest.json", Target{Kind: TargetRoot, Jobs: []string{"words"}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := mem.New(mem.Options{ObjectStore: true})
+			entry(t, b, tc.name, checkpointEntry("words", 1))
+			i := New(Options{Open: func(context.Context, string) (backends.Backend, error) { return b, nil }})
+			target, err := i.Find(t.Context(), "mem://x", "")
+			require.NoError(t, err)
+			require.Equal(t, b, target.Backend)
+			target.Backend, target.Name = nil, ""
+			require.Equal(t, &tc.want, target)
+
+			target.Backend = b
+			for range 2 {
+				v, err := i.Show(t.Context(), target, ShowOptions{})
+				require.NoError(t, err)
+				require.Equal(t, "words", v.Checkpoint.Job)
+				require.EqualValues(t, 1, v.Checkpoint.ID)
+				require.NoError(t, i.Verify(t.Context(), target, VerifyOptions{}, func(v *Verification) error {
+					require.Empty(t, v.Findings)
+					return nil
+				}))
+			}
+		})
+	}
+}
+
+// TestFindClosesAll counts backends.
+func TestFindClosesAll(t *testing.T) {
+	dir := t.TempDir()
+	entry(t, local.New(dir), "words/chk-0000000001/_manifest.json", checkpointEntry("words", 1))
+	open := 0
+	i := New(Options{Open: func(ctx context.Context, url string) (backends.Backend, error) {
+		b, err := backends.Open(ctx, url)
+		if err != nil {
+			return nil, err
+		}
+		open++
+		return &counted{b, &open}, nil
+	}})
+	for name, ok := range map[string]bool{dir: true, dir + "/words": true, dir + "/words/chk-0000000001": true, dir + "/words/chk-0000000001/_manifest.json": true, dir + "/nothing": false, dir + "/words/x": false} {
+		target, err := i.Find(t.Context(), name, "")
+		require.Equal(t, ok, err == nil, "%s: %v", name, err)
+		if ok {
+			require.Equal(t, 1, open, name)
+			require.NoError(t, target.Close())
+		}
+		require.Zero(t, open, name)
+		_, err = i.Find(t.Context(), name, "other")
+		require.Error(t, err)
+		require.Zero(t, open, name)
+	}
+}
+
+type counted struct {
+	backends.Backend
+	open *int
+}
+
+func (c *counted) Close() error {
+	*c.open--
+	return c.Backend.Close()
+}
+
+// forgetful breaks a promise: it creates over what is there.
+type forgetful struct{ backends.Backend }
+
+func (f forgetful) Create(ctx context.Context, name string, o backends.CreateOptions) (backends.Object, error) {
+	o.Exclusive = false
+	return f.Backend.Create(ctx, name, o)
+}
+
+func TestCheckStore(t *testing.T) {
+	const url = "mem://inspect-test"
+	var layer func(backends.Backend) backends.Backend
+	i := New(Options{Open: func(ctx context.Context, url string) (backends.Backend, error) {
+		b, err := backends.Open(ctx, url)
+		return layer(b), err
+	}})
+	layer = func(b backends.Backend) backends.Backend { return b }
+	s, err := i.CheckStore(t.Context(), url)
+	require.NoError(t, err)
+	require.False(t, s.Failed(), "%+v", s.Checks)
+	require.Nil(t, s.Capabilities.FreeBytes)
+
+	layer = func(b backends.Backend) backends.Backend { return forgetful{b} }
+	s, err = i.CheckStore(t.Context(), url)
+	require.NoError(t, err)
+	require.True(t, s.Failed())
+	require.Positive(t, s.count(CheckFailed))
+	require.Less(t, s.count(CheckFailed), s.count(CheckOK))
+	require.Len(t, s.Lines(), 1+len(s.Checks))
+	require.Contains(t, s.Tables()[1].Note, "failed")
+
+	layer = wrap.ReadOnly
+	_, err = i.CheckStore(t.Context(), url)
+	require.ErrorIs(t, err, inflight.ErrReadOnly)
+
+	b, err := backends.Open(t.Context(), url)
+	require.NoError(t, err)
+	defer b.Close()
+	for info, err := range b.List(t.Context(), "") {
+		require.NoError(t, err)
+		t.Error("left behind: ", info.Name)
+	}
+}
+
+// TestManyConnections shows what is not proven first, and not all.
+func TestManyConnections(t *testing.T) {
+	var lines []ConnectionLine
+	for k := range 200 {
+		lines = append(lines, ConnectionLine{From: "a", FromSubtask: k, To: "b", Verdict: reader.Proven})
+	}
+	lines[150].Verdict, lines[150].Reason = reader.Violated, "3 bytes are missing"
+	lines[199].Verdict = reader.NotProvable
+	table := connectionTable(lines)
+	require.Len(t, table.Rows, manyConnections)
+	require.Equal(t, "a/150 partition 0", table.Rows[0].Cells[0])
+	require.Equal(t, ToneError, table.Rows[0].Tone)
+	require.Equal(t, "a/199 partition 0", table.Rows[1].Cells[0])
+	require.Equal(t, "198 proven, 1 not provable, 1 violated (150 of them not shown)", table.Note)
+	for _, r := range table.Rows {
+		require.Len(t, r.Cells, len(table.Columns))
+	}
+}
+
+func TestAncestor(t *testing.T) {
+	slot := func(id inflight.CheckpointID, epoch inflight.Epoch, state catalog.State) catalog.Slot {
+		return catalog.Slot{ID: id, State: state, Manifest: &format.Manifest{ID: id, Epoch: epoch}}
+	}
+	base := inflight.CheckpointID(1)
+	before := []catalog.Slot{slot(1, 0, catalog.StateCompleted), slot(2, 0, catalog.StateCompleted), slot(3, 3, ""), slot(4, 3, catalog.StateAborted)}
+	require.EqualValues(t, 1, ancestor(before, &format.Manifest{ID: 5, Epoch: 3, Base: &base}), "the first of a coordinator descends from its base")
+	before = append(before, slot(5, 3, catalog.StateCompleted))
+	require.EqualValues(t, 5, ancestor(before, &format.Manifest{ID: 6, Epoch: 3, Base: &base}))
+	require.EqualValues(t, 7, ancestor(nil, &format.Manifest{ID: 7, Epoch: 3}), "itself: nothing to compare with")
+}
