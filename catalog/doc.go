@@ -7,12 +7,13 @@
 // checkpoint, an aborted id, or the claim of a coordinator that starts. The top
 // is the highest slot filled; the tip is the newest checkpoint or claim.
 //
-//	start      read the tip, fill the next slot with a claim, check, restore
+//	read       list, read the tip and what it keeps, list again: the top must be the same
+//	start      read, fill the next slot with a claim, check, restore
 //	commit     lower ids first (aborted), names durable, fill the slot, check, notify
 //	abort      fill the slot; what was never sent is deleted before, the rest after the check
 //	check      list the chk-* names once: one above the slot that is not our own
 //	           pending one means that another coordinator has taken over
-//	retire, gc delete what follows from the tip alone: names first, then data
+//	retire, gc read, delete what follows from the tip alone: names first, then data
 //
 // After every fill the check comes before anything is notified, restored or
 // deleted. An answer that was lost is resolved by reading the slot and sending

@@ -570,7 +570,7 @@ func (e *explorer) newNode(a *actor, parent *node, r result) *node {
 	}
 	k := &node{actor: a, parent: parent, in: r}
 	g := &gate{}
-	g.scan = e.cfg.scan
+	g.scan, g.walk = e.cfg.scan, e.cfg.fine && e.cfg.scan == scanAscending
 	g.do = func(_ context.Context, o op) result {
 		switch o.kind {
 		case opSync, opLeftovers: // nothing of interest happens

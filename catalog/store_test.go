@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -65,6 +66,8 @@ type result struct {
 type opStore struct {
 	do   func(context.Context, op) result
 	scan scanMode
+	// walk: List goes from folder to folder, looking for the next one each time.
+	walk bool
 }
 
 // scanMode says how Children lists.
@@ -134,14 +137,25 @@ func (s *opStore) Stat(ctx context.Context, name string) (backends.Info, error) 
 
 func (s *opStore) List(ctx context.Context, prefix string) iter.Seq2[backends.Info, error] {
 	return func(yield func(backends.Info, error) bool) {
-		r := s.do(ctx, op{kind: opList, name: prefix})
-		if r.err != nil {
-			yield(backends.Info{}, r.err)
-			return
-		}
-		for _, i := range r.infos {
-			if !yield(i, nil) {
+		prefixes := []string{prefix}
+		for last := ""; len(prefixes) > 0; prefixes = prefixes[1:] {
+			if s.walk && strings.HasSuffix(prefix, "/chk-") {
+				r := s.do(ctx, op{kind: opNext, name: path.Dir(prefix), note: last})
+				if len(r.names) == 0 {
+					return
+				}
+				last = r.names[0]
+				prefixes = []string{path.Dir(prefix) + "/" + last + "/", ""}
+			}
+			r := s.do(ctx, op{kind: opList, name: prefixes[0]})
+			if r.err != nil {
+				yield(backends.Info{}, r.err)
 				return
+			}
+			for _, i := range r.infos {
+				if !yield(i, nil) {
+					return
+				}
 			}
 		}
 	}
