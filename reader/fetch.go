@@ -29,15 +29,16 @@ func (b *block) end() int64 { return b.ref.Offset + int64(b.ref.Stored) }
 
 // span is what one request reads: blocks, and gaps between them.
 type span struct {
-	f      *file
-	offset int64
-	length int
-	blocks []*block
-	pins   int
-	ready  bool
-	err    error
-	done   chan struct{} // closed when ready or err is set
-	mem    *memory
+	f       *file
+	offset  int64
+	length  int
+	blocks  []*block
+	pins    int
+	claimed bool // somebody reads it, or has
+	ready   bool
+	err     error
+	done    chan struct{} // closed when ready or err is set
+	mem     *memory
 }
 
 // decoded is a block that was checked.
@@ -146,23 +147,36 @@ func (r *Reader) spanFor(ctx context.Context, next []visit) (sp *span, mine bool
 	}
 	defer r.mu.Unlock()
 	if b.span == nil {
-		mine = r.newSpan(next)
+		r.newSpan(next)
 	}
 	b.pins++
 	b.span.pins++
-	return b.span, mine, nil
+	return b.span, b.span.claimLocked(), nil
 }
 
-// newSpan gives the block of next[0] a span, and reports whether it is a new
-// one. The size of the file is known.
-func (r *Reader) newSpan(next []visit) bool {
+// claim reports whether the caller is to read sp: the first one is.
+func (r *Reader) claim(sp *span) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return sp.claimLocked()
+}
+
+func (sp *span) claimLocked() bool {
+	first := !sp.claimed
+	sp.claimed = true
+	return first
+}
+
+// newSpan gives the block of next[0] a span, which nobody reads yet. The size of
+// the file is known.
+func (r *Reader) newSpan(next []visit) {
 	b := next[0].block
 	f := b.f
 	if !b.alone && f.small() {
-		if sp, isNew := r.wholeSpan(f); sp != nil {
+		if sp := r.wholeSpan(f); sp != nil {
 			b.span = sp
 			sp.blocks = append(sp.blocks, b)
-			return isNew
+			return
 		}
 	}
 	end := b.end()
@@ -186,7 +200,6 @@ func (r *Reader) newSpan(next []visit) bool {
 			sp.blocks = append(sp.blocks, n)
 		}
 	}
-	return true
 }
 
 func (r *Reader) addSpan(f *file, from, to int64) *span {
@@ -299,7 +312,7 @@ func (r *Reader) tidy(b *block) {
 // tidySpan drops sp when no block of it is wanted. A whole file stays as long
 // as it has users: its sections lie there too.
 func (r *Reader) tidySpan(sp *span) {
-	if sp.ready && sp.pins == 0 && len(sp.blocks) == 0 && (sp.f.whole != sp || sp.f.users == 0) {
+	if (sp.ready || !sp.claimed) && sp.pins == 0 && len(sp.blocks) == 0 && (sp.f.whole != sp || sp.f.users == 0) {
 		r.drop(sp)
 	}
 }
@@ -321,19 +334,21 @@ func (r *Reader) drop(sp *span) {
 		}
 		b.span = nil
 	}
-	sp.mem.release()
+	if sp.mem != nil {
+		sp.mem.release()
+	}
 }
 
 // small reports whether f is read as a whole. Its size is known.
 func (f *file) small() bool { return f.size <= int64(f.r.o.ReadSize) }
 
-// wholeSpan returns the span of all of a small file, and whether it is a new
-// one; nil if there is no memory for it.
-func (r *Reader) wholeSpan(f *file) (sp *span, isNew bool) {
+// wholeSpan returns the span of all of a small file; nil if there is no memory
+// for it.
+func (r *Reader) wholeSpan(f *file) *span {
 	if f.whole == nil && r.makeRoom(f.size) {
-		f.whole, isNew = r.addSpan(f, 0, f.size), true
+		f.whole = r.addSpan(f, 0, f.size)
 	}
-	return f.whole, isNew
+	return f.whole
 }
 
 // wholeFile returns all of a small file, pinned; nil if there is no memory for
@@ -341,9 +356,10 @@ func (r *Reader) wholeSpan(f *file) (sp *span, isNew bool) {
 func (r *Reader) wholeFile(ctx context.Context, f *file) (*span, error) {
 	for {
 		r.mu.Lock()
-		sp, mine := r.wholeSpan(f)
+		sp, mine := r.wholeSpan(f), false
 		if sp != nil {
 			sp.pins++
+			mine = sp.claimLocked()
 		}
 		r.mu.Unlock()
 		if sp == nil {

@@ -92,6 +92,7 @@ type cursor struct {
 	// skip is told what could not be read; the iteration then goes on without
 	// it. With nil it ends there.
 	skip func(block *block, extents []int, err error)
+	full bool // compute all digests from the bytes
 
 	next    int // visit
 	ahead   int // visits up to here are being read
@@ -119,7 +120,7 @@ type joined struct {
 
 // cursor plans an iteration, and registers what it will want.
 func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side) *cursor {
-	c := &cursor{s: s, entries: make([]progress, len(s.entries))}
+	c := &cursor{s: s, full: s.r.o.Digests, entries: make([]progress, len(s.entries))}
 	rank := make([]int, len(s.entries)) // of the side of an entry
 	for e := range s.entries {
 		a := s.entries[e].Address
@@ -234,7 +235,7 @@ func (p *progress) drop() {
 	}
 }
 
-// readAhead starts reads for the visits to come.
+// readAhead starts to read and check what the next visits need.
 func (c *cursor) readAhead(ctx context.Context, wg *sync.WaitGroup) {
 	r, bytes := c.s.r, int64(0)
 	for i := c.next + 1; i < len(c.visits) && bytes < r.o.ReadAhead; i++ {
@@ -243,32 +244,54 @@ func (c *cursor) readAhead(ctx context.Context, wg *sync.WaitGroup) {
 		if i < c.ahead {
 			continue
 		}
-		sp, full := r.spanAhead(c.visits[i:])
+		sp, blocks, full := r.spanAhead(c.visits[i:])
 		if full {
 			return
 		}
 		c.ahead = i + 1
 		if sp != nil {
-			wg.Go(func() { r.read(ctx, sp) })
+			wg.Go(func() { r.fillAhead(ctx, sp, blocks) })
 		}
 	}
 }
 
-// spanAhead returns a span for a read ahead of next[0], or nil if there is
-// nothing to do. full: there is no memory for it now.
-func (r *Reader) spanAhead(next []visit) (sp *span, full bool) {
+// spanAhead returns a span to be read ahead for next[0], and its blocks, pinned;
+// nil if there is nothing to do. full: there is no memory for it now.
+func (r *Reader) spanAhead(next []visit) (sp *span, blocks []*block, full bool) {
 	b := next[0].block
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case b.span != nil || b.f.size == 0 || b.end() > b.f.size:
-		return nil, false
+		return nil, nil, false
 	case !r.pool.room(int64(r.o.ReadSize)):
-		return nil, true
-	case !r.newSpan(next):
-		return nil, false
+		return nil, nil, true
 	}
-	return b.span, false
+	r.newSpan(next)
+	if b.span.claimed { // of a small file that was read before
+		return nil, nil, false
+	}
+	sp, blocks = b.span, slices.Clone(b.span.blocks)
+	for _, b := range blocks {
+		b.pins++
+		sp.pins++
+	}
+	return sp, blocks, false
+}
+
+// fillAhead reads sp and decodes its blocks, unless somebody who needs it now
+// has begun to. What fails here, whoever needs it tries again and reports.
+func (r *Reader) fillAhead(ctx context.Context, sp *span, blocks []*block) {
+	mine := ctx.Err() == nil && r.claim(sp)
+	if mine {
+		r.read(ctx, sp)
+	}
+	for _, b := range blocks {
+		if mine && sp.err == nil && ctx.Err() == nil {
+			_, _ = r.decode(ctx, b, sp)
+		}
+		r.unpin(b, sp)
+	}
 }
 
 // visit yields what v wants of the block d. It reports whether to go on.
@@ -286,7 +309,7 @@ func (c *cursor) visit(d *decoded, v visit, yield func(*Buffer, error) bool) boo
 		}
 		run, piece, err := d.locate(c.s.Task, c.s.entries[x.entry].Address, &x.Extent)
 		if err == nil {
-			err = c.digest(c.plan[k], d.Data[x.Offset:x.Offset+x.Length])
+			err = c.digest(c.plan[k], run, d.Data[x.Offset:x.Offset+x.Length])
 		}
 		if err != nil {
 			err = fail("read", v.block.f.ref.Name, err)
@@ -306,13 +329,23 @@ func (c *cursor) visit(d *decoded, v visit, yield func(*Buffer, error) bool) boo
 	return true
 }
 
-// digest adds the bytes of an extent to the digest of its address, and compares
-// that when they are the last ones.
-func (c *cursor) digest(index int, data []byte) error {
+// joinFrom is the length from which on joining digests costs less than reading
+// bytes.
+const joinFrom = 4 << 10
+
+// digest adds the bytes of an extent, which lie in run, to the digest of its
+// address, and compares that when they are the last ones. The digest of a whole
+// run can be joined instead: the checksum of the block covers it together with
+// the bytes.
+func (c *cursor) digest(index int, run *format.Run, data []byte) error {
 	s := c.s
 	x := &s.extents[index]
 	p := &c.entries[x.entry]
-	p.digest = p.digest.Add(data)
+	if whole := run.Length == uint64(x.Length); whole && len(data) >= joinFrom && !c.full {
+		p.digest = p.digest.Join(run.Digest, run.Length)
+	} else {
+		p.digest = p.digest.Add(data)
+	}
 	p.left--
 	if e := &s.entries[x.entry]; p.left == 0 && p.digest != e.Digest && !s.partial {
 		return corrupt(format.CodeDigest, x.block.ref.Offset, "the bytes of %s have the digest %016x, the index says %016x", e.Address, uint64(p.digest), uint64(e.Digest))

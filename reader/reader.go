@@ -19,9 +19,9 @@ type Options struct {
 	// Gap is how many unwanted bytes between two blocks are read along rather
 	// than sending a second request. Default 128 KiB, on remote stores 1 MiB.
 	Gap int
-	// ReadAhead is how many bytes are requested before they are needed, for each
-	// subtask. Default 0 on local disk, where the kernel does it, and 8 MiB on
-	// remote stores; negative: none.
+	// ReadAhead is how many bytes are read and checked before they are needed,
+	// for each subtask. Default 8 MiB on remote stores, and none on local disk,
+	// where the kernel reads ahead; negative: none.
 	ReadAhead int64
 	// Memory bounds what is held of files beyond what is needed at the moment:
 	// read-ahead, and blocks that another subtask will want. Default 32 MiB, on
@@ -29,6 +29,11 @@ type Options struct {
 	Memory int64
 	// OpenFiles bounds how many files are kept open. Default 32.
 	OpenFiles int
+	// Digests computes the digest of every channel from its bytes. Default: the
+	// digests of its runs, which the checksums of their blocks cover together
+	// with the bytes, are joined; that shows as well that nothing is missing.
+	// Verification always does it.
+	Digests bool
 	// Report receives what is worth knowing and did not stop anything: data that
 	// was damaged when it was read first and right when it was read again. It may
 	// be called by several goroutines at once, and must not use the Reader.

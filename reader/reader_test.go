@@ -52,6 +52,7 @@ func drawOptions(t *rapid.T) Options {
 		ReadAhead: rapid.SampledFrom([]int64{0, 100, 1 << 20}).Draw(t, "read ahead"),
 		Memory:    rapid.SampledFrom([]int64{0, 1, 20000}).Draw(t, "memory"),
 		OpenFiles: rapid.SampledFrom([]int{0, 1}).Draw(t, "open files"),
+		Digests:   rapid.Bool().Draw(t, "digests"),
 	}
 	return o
 }

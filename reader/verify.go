@@ -182,6 +182,7 @@ func objectOf(err error, otherwise string) string {
 // read reads all that s has, and reports what cannot be read.
 func (v *verifier) read(ctx context.Context, s *Subtask) error {
 	c := s.cursor(nil, nil)
+	c.full = true
 	c.skip = func(b *block, extents []int, err error) {
 		if v.seen[place{b.f.ref.Name, b.ref.Offset}] {
 			return

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/format"
@@ -126,26 +127,32 @@ const openers = 8
 func (r *Replay) open(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var wg sync.WaitGroup
-	next := make(chan *task)
-	for range min(openers, len(r.tasks)) {
-		wg.Go(func() {
-			for t := range next {
-				s, err := r.c.Open(ctx, t.plan.Handle)
-				if err != nil {
-					cancel(err)
-					continue
-				}
-				t.s = s
+	var next atomic.Int64
+	together(min(openers, len(r.tasks)), func(int) {
+		for i := next.Add(1) - 1; i < int64(len(r.tasks)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+			t := r.tasks[i]
+			s, err := r.c.Open(ctx, t.plan.Handle)
+			if err != nil {
+				cancel(err)
+				return
 			}
-		})
-	}
-	for _, t := range r.tasks {
-		next <- t
-	}
-	close(next)
-	wg.Wait()
+			t.s = s
+		}
+	})
 	return context.Cause(ctx)
+}
+
+// together calls f for 0 to n-1 at the same time, once here and otherwise each
+// in a goroutine of its own, and waits for all.
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := 1; i < n; i++ {
+		wg.Go(func() { f(i) })
+	}
+	if n > 0 {
+		f(0)
+	}
+	wg.Wait()
 }
 
 // checkFlows refuses connections whose captured parts do not join.
@@ -185,8 +192,8 @@ func (r *Replay) Close() {
 // from then on nothing here needs the checkpoint any more.
 func (r *Replay) Done() <-chan struct{} { return r.done }
 
-// Run hands everything over, each subtask by a goroutine of its own to the sink
-// that open returns for it, which is called there. It returns when all are done; or, after the first
+// Run hands everything over, all subtasks at the same time, each to the sink that
+// open returns for it; open is called at the same time, too. It returns when all are done; or, after the first
 // error or the end of ctx, when all have stopped. It can be run once.
 func (r *Replay) Run(ctx context.Context, open func(inflight.Task) Sink) (*Result, error) {
 	begin := time.Now()
@@ -196,20 +203,16 @@ func (r *Replay) Run(ctx context.Context, open func(inflight.Task) Sink) (*Resul
 	for i, t := range r.tasks { // all before the first begins, so that what they share is read once
 		runs[i] = newRun(ctx, r, t)
 	}
-	var wg sync.WaitGroup
 	var failed error // the first one: what the others say after it follows from it
 	var once sync.Once
-	for _, n := range runs {
-		wg.Go(func() {
-			if err := n.replay(ctx, open(n.task.plan.Task)); err != nil {
-				once.Do(func() { failed = err })
-				cancel()
-				return
-			}
-			r.finished()
-		})
-	}
-	wg.Wait()
+	together(len(runs), func(i int) {
+		if err := runs[i].replay(ctx, open(runs[i].task.plan.Task)); err != nil {
+			once.Do(func() { failed = err })
+			cancel()
+			return
+		}
+		r.finished()
+	})
 	res := &Result{Checkpoint: r.plan.Checkpoint, Dropped: r.plan.Dropped, Violations: r.violated, Duration: time.Since(begin)}
 	for _, n := range runs {
 		res.Channels = append(res.Channels, n.channels()...)
