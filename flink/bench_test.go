@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,14 +126,13 @@ func TestParseMemory(t *testing.T) {
 	}
 }
 
-// bigState writes a checkpoint with files of channel state of size bytes in all,
-// records of record bytes, in chunks of 32 KiB.
-func bigState(t testing.TB, dir string, files int, size int64, record int) {
-	const chunk = 32 << 10
-	parallel := files
+// bigState writes a checkpoint of two operators with a file of channel state for
+// each subtask, size bytes in all, fan channels a subtask, records of record
+// bytes, chunks of 32 KiB.
+func bigState(t testing.TB, dir string, parallel, fan int, size int64, record int) {
 	b := appendI32(appendI32(nil, magic), 6)
 	b = appendI32(appendI32(appendI64(b, 1), 0), 2)
-	per := size / int64(files)
+	per := size / int64(2*parallel)
 	ops := []string{"source", "count"}
 	for _, op := range ops {
 		var err error
@@ -141,12 +141,14 @@ func bigState(t testing.TB, dir string, files int, size int64, record int) {
 			require.NoError(t, err)
 		}
 		id := OperatorIDOf(op)
-		b = append(append(appendI32(appendI32(append(b, id[:]...), parallel), 128), 0), binary.BigEndian.AppendUint32(nil, uint32(parallel))...)
+		b = append(append(appendI32(appendI32(append(b, id[:]...), parallel), max(parallel, 128)), 0), binary.BigEndian.AppendUint32(nil, uint32(parallel))...)
 		for s := range parallel {
 			b = append(appendI32(appendI32(appendI32(b, s), 0), 0), 0, 0)
-			handle := writeState(t, filepath.Join(dir, fmt.Sprintf("%s-%d", op, s)), op == "count", s, parallel, per/2, record, chunk)
-			lists := [2][]ChannelHandle{}
-			lists[map[bool]int{true: 0, false: 1}[op == "count"]] = []ChannelHandle{handle}
+			handle := writeState(t, filepath.Join(dir, fmt.Sprintf("%s-%d", op, s)), op == "count", s, parallel, fan, per, record)
+			lists := [][]ChannelHandle{nil, {handle}}
+			if op == "count" {
+				slices.Reverse(lists)
+			}
 			for _, l := range lists {
 				b, err = appendHandles(b, 6, l)
 				require.NoError(t, err)
@@ -156,7 +158,7 @@ func bigState(t testing.TB, dir string, files int, size int64, record int) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, MetadataName), append(b, nullProperties...), 0o600))
 }
 
-func writeState(t testing.TB, name string, input bool, subtask, parallel int, size int64, record, chunk int) ChannelHandle {
+func writeState(t testing.TB, name string, input bool, subtask, parallel, fan int, size int64, record int) ChannelHandle {
 	f, err := os.Create(name)
 	require.NoError(t, err)
 	defer f.Close()
@@ -164,9 +166,10 @@ func writeState(t testing.TB, name string, input bool, subtask, parallel int, si
 	var channels []Channel
 	one := binary.BigEndian.AppendUint32(nil, uint32(record))
 	one = append(one, make([]byte, record)...)
-	for c := range parallel {
+	for i := range fan {
+		c := (subtask + i) % parallel
 		var data []byte
-		for int64(len(data)) < size/int64(parallel) {
+		for int64(len(data)) < size/int64(fan) {
 			data = append(data, one...)
 		}
 		ch := Channel{Subtask: subtask, Address: inflight.Subpartition{Subpartition: c}.Address(), StateSize: int64(len(data))}
@@ -174,7 +177,7 @@ func writeState(t testing.TB, name string, input bool, subtask, parallel int, si
 			ch.Address = inflight.InputChannel{Channel: c}.Address()
 		}
 		for n := 0; len(data) > 0; data = data[n:] {
-			n = min(chunk, len(data))
+			n = min(32<<10, len(data))
 			off, err := w.Append(data[:n])
 			require.NoError(t, err)
 			ch.Offsets = append(ch.Offsets, MakeInt64s(off)...)
@@ -190,15 +193,15 @@ func writeState(t testing.TB, name string, input bool, subtask, parallel int, si
 // BenchmarkVerify compares verification with a plain read of the same files.
 func BenchmarkVerify(b *testing.B) {
 	for _, tc := range []struct {
-		name   string
-		files  int
-		size   int64
-		record int
-	}{{"small", 8, 16 << 20, 629}, {"large", 4, 256 << 20, 629}, {"large/records=60", 4, 256 << 20, 60}} {
+		name     string
+		parallel int
+		size     int64
+		record   int
+	}{{"small", 4, 16 << 20, 629}, {"large", 2, 256 << 20, 629}, {"large/records=60", 2, 256 << 20, 60}} {
 		root := b.TempDir()
 		dir := filepath.Join(root, "chk-1")
 		require.NoError(b, os.Mkdir(dir, 0o700))
-		bigState(b, dir, tc.files, tc.size, tc.record)
+		bigState(b, dir, tc.parallel, tc.parallel, tc.size, tc.record)
 		back := local.New(root)
 		b.Run(tc.name+"/verify", func(b *testing.B) {
 			b.SetBytes(tc.size)

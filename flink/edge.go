@@ -101,9 +101,14 @@ func fits(g, p *ends) bool {
 
 // pair is a gate and a partition that may be an edge.
 type pair struct {
-	gate, part       *ends
-	misses, evidence int
-	fixed            bool
+	gate, part             *ends
+	hits, misses, evidence int // connections that fit, that do not, and that a record binds together
+	fixed                  bool
+}
+
+// conflicts reports whether only one of p and q can be an edge.
+func (p *pair) conflicts(q *pair) bool {
+	return p.gate != nil && p.gate == q.gate || p.part != nil && p.part == q.part
 }
 
 // better orders pairs: fewer misses, then more evidence.
@@ -118,8 +123,8 @@ func match(pairs []*pair) (edges []*pair) {
 	open := slices.Clone(pairs)
 	for {
 		i := slices.IndexFunc(open, func(p *pair) bool {
-			return p.fixed || !slices.ContainsFunc(open, func(q *pair) bool {
-				return p != q && (p.gate == q.gate || p.part == q.part) && q.better(p) <= 0
+			return p.fixed || p.misses <= p.hits && !slices.ContainsFunc(open, func(q *pair) bool {
+				return p != q && p.conflicts(q) && q.better(p) <= 0
 			})
 		})
 		if i < 0 {
@@ -127,7 +132,7 @@ func match(pairs []*pair) (edges []*pair) {
 		}
 		e := open[i]
 		edges = append(edges, e)
-		open = slices.DeleteFunc(open, func(q *pair) bool { return q.gate == e.gate || q.part == e.part })
+		open = slices.DeleteFunc(open, func(q *pair) bool { return q == e || q.conflicts(e) })
 	}
 }
 

@@ -127,6 +127,8 @@ func checkElement(n int64, head [elementHead]byte) string {
 type framer struct {
 	pos   int64 // bytes seen
 	whole int64 // bytes up to the last boundary
+	prev  int64 // bytes up to the boundary before that
+	last  ElementKind
 	count [elementKinds]int64
 
 	need int64    // bytes of the element still to come, when got is full
@@ -179,6 +181,7 @@ func (f *framer) hop(p []byte) (n int) {
 			break // not a record, or not whole: the careful way
 		}
 		f.count[kind]++
+		f.prev, f.last = f.pos+int64(n), kind
 		n += 4 + int(size)
 	}
 	f.pos += int64(n)
@@ -225,8 +228,9 @@ func (f *framer) step(p []byte) (n int) {
 	f.need, n = f.need-int64(k), n+k
 	f.pos += int64(n)
 	if f.need == 0 {
-		f.count[head[0]]++
-		f.got, f.whole, f.head = 0, f.pos, [9]uint8{}
+		f.last = ElementKind(head[0])
+		f.count[f.last]++
+		f.got, f.prev, f.whole, f.head = 0, f.whole, f.pos, [9]uint8{}
 	}
 	return n
 }

@@ -363,8 +363,8 @@ type Changes struct {
 	// Handle returns what takes the place of a stream handle, and whether
 	// anything does. It is not asked for channel state that Channels changes.
 	Handle func(h StreamHandle) (StreamHandle, bool)
-	// Operator returns what takes the place of an operator state, and whether
-	// anything does. Handle is not asked for that one then.
+	// Operator returns what takes the place of an operator state, nil for none, and
+	// whether it differs. Handle is not asked for that one then.
 	Operator func(s *OperatorState) (*OperatorState, bool)
 	// NullProperties writes the null object instead of the properties.
 	NullProperties bool
@@ -423,11 +423,9 @@ func (r *rewriter) subtask(o *Operator, s *Subtask) (err error) {
 		}
 		if r.c.Operator != nil {
 			if n, changed := r.c.Operator(x); changed {
-				b, err := n.append(nil)
-				if err != nil {
+				if err := r.operator(x, n); err != nil {
 					return err
 				}
-				r.splice(x.at, x.at+len(x.raw), b)
 				continue
 			}
 		}
@@ -449,6 +447,19 @@ func (r *rewriter) subtask(o *Operator, s *Subtask) (err error) {
 		r.handle(h.Delegate())
 	}
 	return nil
+}
+
+// operator puts n in the place of x; nil is none, which the number before it says.
+func (r *rewriter) operator(x, n *OperatorState) error {
+	if n == nil {
+		r.splice(x.at-4, x.at+len(x.raw), appendI32(nil, 0))
+		return nil
+	}
+	b, err := n.append(nil)
+	if err == nil {
+		r.splice(x.at, x.at+len(x.raw), b)
+	}
+	return err
 }
 
 func (r *rewriter) channels(s *Subtask, input, output []ChannelHandle) error {

@@ -35,7 +35,10 @@ type scan struct {
 	pairs        []*pair
 	edges        []Edge // the caller's, then those inferred too
 
-	sums bool // make checksums too
+	sums      bool    // make checksums too
+	byChannel [][]int // for chunksOf
+	// suspect chunks are taken for unreadable.
+	suspect map[chunkAt]bool
 
 	mu       sync.Mutex
 	cached   int64
@@ -165,6 +168,10 @@ func (s *scan) pass(ctx context.Context, i int, side inflight.Side) error {
 		piece: func(k int, at int64, p []byte) error {
 			c := &chunks[k]
 			ch := &s.channels[c.Channel]
+			if s.suspect[chunkAt{i, k}] {
+				ch.unread = true
+				return nil
+			}
 			ch.bytes += int64(len(p))
 			if at == 0 {
 				ch.chunks++
@@ -422,7 +429,9 @@ func (s *scan) join() {
 			whole, evidence := s.whole(in, out)
 			if !whole {
 				p.misses++
-			} else if evidence {
+				continue
+			}
+			if p.hits++; evidence {
 				p.evidence++
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"iter"
 	"path"
 
 	"github.com/spillway-io/spillway/backends"
@@ -368,15 +369,25 @@ func (v *verifier) compareStream(sealed *SealedStream, k int, s *scan) {
 	if st.size != sealed.Size || Checksum(st.rest) != sealed.Rest {
 		v.sealFinding(sealed.Stream, "not what was sealed, between its chunks: %d bytes then, %d now", sealed.Size, st.size)
 	}
-	want := map[int64]SealedChunk{}
-	for _, c := range sealed.Chunks {
-		want[c.Offset] = c
-	}
-	for i, c := range v.x.Streams[k].Chunks {
-		w, ok := want[c.Offset]
-		if c.Length < 0 || ok && w.Length == c.Length && w.CRC == Checksum(st.sums[i]) {
-			continue
-		}
+	for i := range sealed.differ(v.x.Streams[k].Chunks, st.sums) {
+		c := v.x.Streams[k].Chunks[i]
 		v.findings = append(v.findings, v.x.channelError(CodeSealChunk, int(c.Channel), c.Offset, nil, "not the chunk that was sealed"))
+	}
+}
+
+// differ yields the indexes of the chunks that can be read and are not what was
+// sealed.
+func (s *SealedStream) differ(chunks []Chunk, sums []uint32) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		want := make(map[int64]SealedChunk, len(s.Chunks))
+		for _, c := range s.Chunks {
+			want[c.Offset] = c
+		}
+		for i, c := range chunks {
+			w, ok := want[c.Offset]
+			if c.Length >= 0 && (!ok || w.Length != c.Length || w.CRC != Checksum(sums[i])) && !yield(i) {
+				return
+			}
+		}
 	}
 }
