@@ -2,6 +2,7 @@ package reader
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -126,4 +127,42 @@ func TestLies(t *testing.T) {
 		_, err := refer(t, task, a, whole[1], whole[2], whole[3], whole[0])
 		require.ErrorIs(t, err, inflight.ErrCorrupt)
 	})
+}
+
+// TestLiesLarge: digests are joined where runs are large; a wrong one is found
+// as well, before the bytes are delivered.
+func TestLiesLarge(t *testing.T) {
+	task, a := inflight.Task{Vertex: "count"}, inflight.InputChannel{}.Address()
+	for _, full := range []bool{false, true} {
+		b := &statetest.Backend{Backend: mem.New(mem.Options{})}
+		old := newFile(t, b, 6, format.EncoderOptions{BlockSize: 10000})
+		for i := range 4 {
+			old.append(task, a, uint64(9000*i), bytes.Repeat([]byte{byte(i)}, 9000))
+		}
+		r := Open(b, "job", Options{Digests: full})
+		s, err := r.Subtask(t.Context(), old.close()[0])
+		require.NoError(t, err)
+		for lie, want := range []int{4, 3} {
+			refs, err := s.Rest(t.Context(), a, 0)
+			require.NoError(t, err)
+			w := newFile(t, b, inflight.CheckpointID(7+lie), format.EncoderOptions{})
+			for _, ref := range refs {
+				ref.Run.Digest ^= format.Digest(lie)
+				require.NoError(t, w.e.Reference(w.member(task), a, ref.File, ref.Run))
+			}
+			next, err := r.Subtask(t.Context(), w.close()[0])
+			require.NoError(t, err)
+			n := 0
+			for _, e := range next.Buffers(t.Context()) {
+				if err = e; err == nil {
+					n++
+				}
+			}
+			require.Equal(t, want, n)
+			require.Equal(t, lie == 1, errors.Is(err, inflight.ErrCorrupt))
+			next.Close()
+		}
+		s.Close()
+		require.NoError(t, r.Close())
+	}
 }

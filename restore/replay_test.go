@@ -267,6 +267,50 @@ func interrupt(t *rapid.T, b backends.Backend, c *statetest.Checkpoint) map[stat
 	return rests
 }
 
+// TestRestWhileRunning asks again and again while the replay goes on.
+func TestRestWhileRunning(t *testing.T) {
+	b := mem.New(mem.Options{})
+	m := writeMem(t, b, 4, 3000)
+	r, done, err := prepare(t, b, m, Options{}, reader.Options{ReadSize: 10000})
+	require.NoError(t, err)
+	defer done()
+	var mu sync.Mutex // of the engine: nothing is accepted while a capture has it
+	accepted := map[statetest.Key]uint64{}
+	s := &sinks{t: t, before: func(k statetest.Key) error {
+		mu.Lock()
+		defer mu.Unlock()
+		accepted[k] += 3000
+		return nil
+	}}
+	var capture sync.WaitGroup
+	capture.Go(func() {
+		for {
+			for _, h := range m.Handles {
+				for _, e := range r.Entries(h.Task) {
+					mu.Lock()
+					after := accepted[statetest.Key{Task: h.Task, Address: e.Address}]
+					refs, err := r.Rest(t.Context(), h.Task, e.Address, after)
+					mu.Unlock()
+					require.NoError(t, err)
+					rest := uint64(0)
+					for _, ref := range refs {
+						rest += ref.Run.Length
+					}
+					require.Equal(t, e.Bytes, after+rest)
+				}
+			}
+			select {
+			case <-r.Done():
+				return
+			default:
+			}
+		}
+	})
+	_, err = r.Run(t.Context(), s.open)
+	require.NoError(t, err)
+	capture.Wait()
+}
+
 // ending tells when a subtask is done.
 type ending struct {
 	*recorder
