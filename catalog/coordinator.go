@@ -215,9 +215,6 @@ func (p *Pending) Commit(ctx context.Context, m *format.Manifest) error {
 		if err := c.settleBelow(ctx, p); err != nil {
 			return err
 		}
-		if err := p.encode(); err != nil { // again: what is kept may have changed
-			return err
-		}
 	}
 	decided, err := c.settle(ctx, p, p.manifest, p.bytes)
 	if err == nil && decided.Kind != format.KindCheckpoint {
@@ -351,7 +348,10 @@ func (c *Coordinator) settleBelow(ctx context.Context, p *Pending) error {
 			return err
 		}
 	}
-	return nil
+	if len(below) == 0 {
+		return nil
+	}
+	return p.encode() // again: one of them may be committed, so that p keeps something else
 }
 
 const (

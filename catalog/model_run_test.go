@@ -29,7 +29,7 @@ func TestModel(t *testing.T) {
 		"three coordinators":                {coordinators: []int{0, 0, 0}},
 	}
 	medium := map[string]modelConfig{
-		"2 coordinators × 2":                {coordinators: []int{2, 2}},
+		"2 coordinators × 2, 1":             {coordinators: []int{2, 1}},
 		"2 coordinators × 1, collector":     {coordinators: []int{1, 1}, collectors: 1},
 		"2 coordinators × 1, fault":         {coordinators: []int{1, 1}, faults: 1},
 		"2 coordinators, fault, collector":  {coordinators: []int{1, 0}, faults: 1, collectors: 1},
@@ -41,6 +41,7 @@ func TestModel(t *testing.T) {
 		"2 coordinators × 2, 1, older wish": {coordinators: []int{2, 1}, retained: 2, older: true},
 	}
 	large := map[string]modelConfig{
+		"2 coordinators × 2":                                 {coordinators: []int{2, 2}},
 		"2 coordinators, each read and folder a step":        {coordinators: []int{1, 1}, fine: true, scan: scanAscending},
 		"2 coordinators × 2, 1, each read a step":            {coordinators: []int{2, 1}, fine: true},
 		"2 coordinators × 2, 1, collector, each read a step": {coordinators: []int{2, 1}, collectors: 1, fine: true},

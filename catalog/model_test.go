@@ -64,7 +64,8 @@ type gate struct {
 	live    *liveBase
 	merge   string // set by boundary for the next op
 	resume  func(*gate)
-	choices bool // pauses are choices between going on and giving up
+	choices bool  // pauses are choices between going on and giving up
+	err     error // why the actor must not have ended
 }
 
 type unwind struct{}
@@ -95,6 +96,8 @@ type explorer struct {
 	visited  map[uint64]struct{}
 	stores   map[string]error // verdicts about stores, by their key
 	listings map[string]*listing
+	parked   map[*node]*coroutine
+	queue    []*node
 	seed     maphash.Seed
 	trace    []string
 	steps    int
@@ -205,7 +208,7 @@ func (s *mstate) key(b []byte) []byte {
 }
 
 func newExplorer(cfg modelConfig) *explorer {
-	e := &explorer{cfg: cfg, visited: map[uint64]struct{}{}, stores: map[string]error{}, listings: map[string]*listing{}, seed: maphash.MakeSeed(), entries: []*entryInfo{nil}}
+	e := &explorer{cfg: cfg, visited: map[uint64]struct{}{}, stores: map[string]error{}, listings: map[string]*listing{}, parked: map[*node]*coroutine{}, seed: maphash.MakeSeed(), entries: []*entryInfo{nil}}
 	for i := range cfg.coordinators {
 		e.actors = append(e.actors, e.coordinator(i))
 	}
@@ -224,6 +227,9 @@ func (e *explorer) run() error {
 		s.at = append(s.at, a.root.id)
 	}
 	e.explore(s)
+	for _, k := range e.queue {
+		e.unpark(k)
+	}
 	return e.failure
 }
 
@@ -552,9 +558,66 @@ func resultKey(r result) string {
 	return b.String()
 }
 
-// newNode runs the actor along the answers up to parent, gives it r, and notes
-// its next op. Nodes with the same boundary are one.
+// newNode gives the actor the answer r at parent, and notes its next op. Nodes
+// with the same boundary are one.
 func (e *explorer) newNode(a *actor, parent *node, r result) *node {
+	c := e.parked[parent]
+	if c != nil {
+		delete(e.parked, parent)
+		c.g.answer, c.g.merge, c.g.resume = r, "", nil
+	} else {
+		c = e.replay(a, parent, r)
+	}
+	k := &node{actor: a, parent: parent, in: r}
+	var ok bool
+	if k.op, ok = c.next(); !ok {
+		k.op = op{kind: opEnd}
+		c.g.merge, c.g.live = "end", nil
+	}
+	k.live, k.resume, k.err = c.g.live, c.g.resume, c.g.err
+	if c.g.merge != "" && k.err == nil {
+		if same := a.bound[c.g.merge]; same != nil {
+			c.stop()
+			return same
+		}
+		a.bound[c.g.merge] = k
+	}
+	if parent != nil {
+		k.listed = parent.op.kind == opList || parent.op.kind == opRead && parent.listed
+	}
+	k.id = int32(len(e.nodes))
+	e.nodes = append(e.nodes, k)
+	e.park(k, c)
+	return k
+}
+
+// coroutine is an actor that waits at a node for its answer.
+type coroutine struct {
+	g    *gate
+	next func() (op, bool)
+	stop func()
+}
+
+// park keeps the coroutine of a new node for its first child. Of those that
+// nobody has come back to for long, the oldest are dropped.
+func (e *explorer) park(k *node, c *coroutine) {
+	e.parked[k] = c
+	e.queue = append(e.queue, k)
+	if len(e.queue) > 1000 {
+		e.unpark(e.queue[0])
+		e.queue = e.queue[1:]
+	}
+}
+
+func (e *explorer) unpark(k *node) {
+	if c := e.parked[k]; c != nil {
+		c.stop()
+		delete(e.parked, k)
+	}
+}
+
+// replay runs the actor along the answers up to parent, and gives it r.
+func (e *explorer) replay(a *actor, parent *node, r result) *coroutine {
 	var path []result
 	run := a.run
 	if parent != nil {
@@ -568,7 +631,6 @@ func (e *explorer) newNode(a *actor, parent *node, r result) *node {
 		}
 		slices.Reverse(path)
 	}
-	k := &node{actor: a, parent: parent, in: r}
 	g := &gate{}
 	g.scan, g.walk = e.cfg.scan, e.cfg.fine && e.cfg.scan == scanAscending
 	g.do = func(_ context.Context, o op) result {
@@ -578,12 +640,13 @@ func (e *explorer) newNode(a *actor, parent *node, r result) *node {
 		}
 		return g.step(o)
 	}
-	next, stop := iter.Pull(func(yield func(op) bool) {
+	c := &coroutine{g: g}
+	c.next, c.stop = iter.Pull(func(yield func(op) bool) {
 		defer func() {
 			switch p := recover().(type) {
 			case nil, unwind:
 			case error:
-				k.err = p
+				g.err = p
 			default:
 				panic(p)
 			}
@@ -591,28 +654,9 @@ func (e *explorer) newNode(a *actor, parent *node, r result) *node {
 		g.yield = yield
 		run(g)
 	})
-	defer stop()
 	for _, r := range path {
-		next()
-		g.merge, g.resume = "", nil
-		g.answer = r
+		c.next()
+		g.answer, g.merge, g.resume = r, "", nil
 	}
-	o, ok := next()
-	if !ok {
-		o = op{kind: opEnd}
-		g.merge, g.live = "end", nil
-	}
-	k.op, k.live, k.resume = o, g.live, g.resume
-	if g.merge != "" && k.err == nil {
-		if same := a.bound[g.merge]; same != nil {
-			return same
-		}
-		a.bound[g.merge] = k
-	}
-	if parent != nil {
-		k.listed = parent.op.kind == opList || parent.op.kind == opRead && parent.listed
-	}
-	k.id = int32(len(e.nodes))
-	e.nodes = append(e.nodes, k)
-	return k
+	return c
 }
