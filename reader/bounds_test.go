@@ -129,7 +129,8 @@ func TestReadAhead(t *testing.T) {
 
 			// Breaking off while reads are under way waits for them, and leaves
 			// nothing behind.
-			for range s.Buffers(t.Context()) {
+			for _, err := range s.Buffers(t.Context()) {
+				require.NoError(t, err)
 				break
 			}
 			s.Close()

@@ -366,7 +366,7 @@ func Table(flows []Flow) string {
 		}
 		fmt.Fprintf(w, "%s:%d\t%s:%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", f.From, f.Partition, f.To, f.Gate, cutBytes(f.Emitted), cutBytes(f.Consumed), f.Input, f.Output, f.Difference, records, verdict)
 	}
-	w.Flush()
+	_ = w.Flush() // into memory
 	return b.String()
 }
 

@@ -167,12 +167,6 @@ func (l *pipeline) verify(s *snapshot) *Report {
 	return rep
 }
 
-func (l *pipeline) flow(rep *Report, p *pipe) *Flow {
-	i := slices.IndexFunc(rep.Flows, func(f Flow) bool { return f.Connection == p.key })
-	require.GreaterOrEqual(l.t, i, 0)
-	return &rep.Flows[i]
-}
-
 // TestConservation: what is captured of a pipeline at any moment adds up.
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

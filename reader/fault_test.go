@@ -169,7 +169,8 @@ func small(t *testing.T, b *statetest.Backend, codec format.Codec) *statetest.Ch
 	s, err := r.Subtask(t.Context(), old.close()[0])
 	require.NoError(t, err)
 	defer s.Close()
-	for range s.Buffers(t.Context()) {
+	for _, err := range s.Buffers(t.Context()) {
+		require.NoError(t, err)
 	}
 	refs, err := s.Rest(t.Context(), out, 40)
 	require.NoError(t, err)
