@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path"
 	"slices"
@@ -323,38 +324,78 @@ func (p *Plan) note(sev inflight.Severity, code, format string, args ...any) {
 // hold anything. _metadata comes last: before it, there is no checkpoint. What
 // was written is removed again when it fails.
 func (p *Plan) Execute(ctx context.Context, dst backends.Backend, dir string) error {
-	for info, err := range dst.List(ctx, backends.Below(dir)) {
-		if err != nil {
-			if errors.Is(err, inflight.ErrNotExist) {
-				break
+	return into(ctx, p.Verb, dst, dir, func(t *target) (last string, content []byte, err error) {
+		w := &planWriter{p: p, streams: map[int]*streamReader{}}
+		defer w.close()
+		for i := range p.Files {
+			f := &p.Files[i]
+			write := w.copy
+			if f.Copy.IsNull() {
+				write = w.state
 			}
+			if err := t.create(ctx, f.Name, f.Size, func(o io.Writer) error { return write(ctx, f, o) }); err != nil {
+				return "", nil, err
+			}
+		}
+		return MetadataName, p.Metadata, nil
+	})
+}
+
+// target is a new directory that is being written.
+type target struct {
+	dst     backends.Backend
+	dir     string
+	written []string
+}
+
+// into writes the directory dir of dst, which must be empty: first what fn
+// creates, then the one file that it returns.
+func into(ctx context.Context, verb string, dst backends.Backend, dir string, fn func(t *target) (last string, content []byte, err error)) error {
+	for info, err := range dst.List(ctx, backends.Below(dir)) {
+		if errors.Is(err, inflight.ErrNotExist) {
+			break
+		}
+		if err != nil {
 			return err
 		}
-		return &inflight.Error{Op: p.Verb, Object: info.Name, Err: inflight.ErrExist, Mend: "give a directory that does not exist"}
+		return &inflight.Error{Op: verb, Object: info.Name, Err: inflight.ErrExist, Mend: "give a directory that does not exist"}
 	}
-	w := &planWriter{p: p, dst: dst, dir: dir, streams: map[int]*streamReader{}}
-	err := w.files(ctx)
-	w.close()
+	t := &target{dst: dst, dir: dir}
+	last, content, err := fn(t)
 	if err == nil {
 		err = dst.SyncNames(ctx, dir)
 	}
 	if err == nil {
-		if err = writeFile(ctx, dst, path.Join(dir, MetadataName), p.Metadata); err == nil {
+		if err = writeFile(ctx, dst, path.Join(dir, last), content); err == nil {
 			return dst.SyncNames(ctx, dir)
 		}
 		if errors.Is(err, inflight.ErrOutcomeUnknown) {
 			return err // there may be a checkpoint: its files stay
 		}
 	}
-	return errors.Join(err, dst.Remove(context.WithoutCancel(ctx), w.written...))
+	return errors.Join(err, dst.Remove(context.WithoutCancel(ctx), t.written...))
+}
+
+// create writes one file.
+func (t *target) create(ctx context.Context, name string, size int64, write func(io.Writer) error) error {
+	name = path.Join(t.dir, name)
+	o, err := t.dst.Create(ctx, name, backends.CreateOptions{Exclusive: true, SizeHint: size})
+	if err != nil {
+		return err
+	}
+	if err := write(o); err != nil {
+		return errors.Join(err, o.Abort(context.WithoutCancel(ctx)))
+	}
+	_, err = o.Finish(ctx)
+	if err == nil || errors.Is(err, inflight.ErrOutcomeUnknown) {
+		t.written = append(t.written, name)
+	}
+	return err
 }
 
 // planWriter writes the files of a plan.
 type planWriter struct {
 	p       *Plan
-	dst     backends.Backend
-	dir     string
-	written []string
 	streams map[int]*streamReader
 	kept    int64 // bytes of streams in memory
 }
@@ -365,34 +406,7 @@ func (w *planWriter) close() {
 	}
 }
 
-func (w *planWriter) files(ctx context.Context) error {
-	for i := range w.p.Files {
-		f := &w.p.Files[i]
-		name := path.Join(w.dir, f.Name)
-		o, err := w.dst.Create(ctx, name, backends.CreateOptions{Exclusive: true, SizeHint: f.Size})
-		if err != nil {
-			return err
-		}
-		if f.Copy.IsNull() {
-			err = w.state(ctx, f, o)
-		} else {
-			err = w.copy(ctx, f, o)
-		}
-		if err != nil {
-			return errors.Join(err, o.Abort(context.WithoutCancel(ctx)))
-		}
-		_, err = o.Finish(ctx)
-		if err == nil || errors.Is(err, inflight.ErrOutcomeUnknown) {
-			w.written = append(w.written, name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *planWriter) copy(ctx context.Context, f *PlannedFile, o backends.Object) error {
+func (w *planWriter) copy(ctx context.Context, f *PlannedFile, o io.Writer) error {
 	r, err := w.p.c.openStream(ctx, f.Copy)
 	if err != nil {
 		return err
@@ -401,21 +415,14 @@ func (w *planWriter) copy(ctx context.Context, f *PlannedFile, o backends.Object
 	if r.size != f.Size {
 		return &inflight.Error{Op: w.p.Verb, Object: f.Copy.String(), Err: fmt.Errorf("%w: it had %d bytes when the plan was made, and has %d", inflight.ErrCorrupt, f.Size, r.size)}
 	}
-	for at := int64(0); at < r.size; {
-		p, err := r.view(ctx, at, int(min(r.size-at, windowRemote)), r.size)
-		if err != nil {
-			return err
-		}
-		if _, err := o.Write(p); err != nil {
-			return err
-		}
-		at += int64(len(p))
-	}
-	return nil
+	return r.pieces(ctx, func(p []byte) error {
+		_, err := o.Write(p)
+		return err
+	})
 }
 
 // state writes a new channel-state file.
-func (w *planWriter) state(ctx context.Context, f *PlannedFile, o backends.Object) error {
+func (w *planWriter) state(ctx context.Context, f *PlannedFile, o io.Writer) error {
 	sw := NewStateWriter(o)
 	for i := range f.Chunks {
 		if _, err := sw.Begin(int(f.Chunks[i].Length)); err != nil {

@@ -231,15 +231,11 @@ func (c *Checkpoint) streamSum(ctx context.Context, h StreamHandle) (size int64,
 		return 0, 0, err
 	}
 	defer r.close()
-	for at := int64(0); at < r.size; {
-		p, err := r.view(ctx, at, int(min(r.size-at, windowRemote)), r.size)
-		if err != nil {
-			return 0, 0, err
-		}
+	err = r.pieces(ctx, func(p []byte) error {
 		sum = crc32.Update(sum, castagnoli, p)
-		at += int64(len(p))
-	}
-	return r.size, sum, nil
+		return nil
+	})
+	return r.size, sum, err
 }
 
 // Write writes s beside the checkpoint directory dir on b, in the place of one
