@@ -41,10 +41,7 @@ func operations(t *testing.T, object bool) (n int) {
 		r := shortTrial(t, object)
 		f := wrap.NewFaults(r.truth)
 		r.store = f
-		code, err := r.run(t.Context(), "nothing")
-		require.NoError(t, err)
-		require.Zero(t, code)
-		r.exact()
+		r.runs("nothing")
 		require.Greater(t, r.verified, 3)
 		n = f.Ops()
 	})
@@ -86,10 +83,7 @@ func (r *trial) crash(k int, at wrap.Fault, from string) {
 // finish runs the program to its end, checks the output, and that nothing is
 // left on the store that nobody needs.
 func (r *trial) finish() {
-	code, err := r.run(r.t.Context(), "latest")
-	require.NoError(r.t, err)
-	require.Zero(r.t, code)
-	r.exact()
+	r.runs("latest")
 	l, err := catalog.Open(r.truth, "lines", catalog.Options{})
 	require.NoError(r.t, err)
 	_, err = l.GC(r.t.Context(), catalog.GCOptions{Fence: true})
