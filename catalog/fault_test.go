@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -174,6 +175,33 @@ func TestFailedFillSendsNothing(t *testing.T) {
 	err = p.Commit(ctx, file)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, inflight.ErrOutcomeUnknown)
+	whole(t, m)
+}
+
+// TestHiddenRepetition is a driver that sends twice on its own and reports what
+// the second one got.
+func TestHiddenRepetition(t *testing.T) {
+	m := newMemory()
+	c := start(t, openLog(t, m, Options{}), StartOptions{})
+	m.hook = onFill(1, 0, fault{err: fs.ErrExist})
+	require.EqualValues(t, 1, commit(t, m, c))
+
+	p, err := c.Begin()
+	require.NoError(t, err)
+	file := content(t, m, p)
+	exists := onFill(2, 0, fault{err: fs.ErrExist})
+	m.hook = func(o op) fault {
+		if o.kind == opRead {
+			return fault{err: inflight.ErrPermission, before: true}
+		}
+		return exists(o)
+	}
+	require.ErrorIs(t, p.Commit(t.Context(), file), inflight.ErrOutcomeUnknown)
+	m.hook = nil
+	committed, err := p.Abort(t.Context(), format.Cause{Reason: "timeout"})
+	require.NoError(t, err)
+	require.True(t, committed)
+	require.Contains(t, m.names(), "job/"+file.Files[0].Name)
 	whole(t, m)
 }
 

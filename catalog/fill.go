@@ -60,7 +60,10 @@ func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool
 			return nil, l.fail("fill", m.ID, fmt.Errorf("%w: the slot holds a %s of another coordinator", inflight.ErrFenced, got.Kind), "")
 		case slotDamaged:
 			return nil, readErr
+		case slotOpen:
+			*sent = true // "exists" may have been the answer to a hidden repetition of our own
 		case slotUnknown:
+			*sent = true
 			err = readErr
 		}
 		if err := l.again(ctx, try, err); err != nil {
