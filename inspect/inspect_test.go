@@ -287,3 +287,94 @@ func TestAncestor(t *testing.T) {
 	require.EqualValues(t, 5, ancestor(before, &format.Manifest{ID: 6, Epoch: 3, Base: &base}))
 	require.EqualValues(t, 7, ancestor(nil, &format.Manifest{ID: 7, Epoch: 3}), "itself: nothing to compare with")
 }
+
+func TestNotes(t *testing.T) {
+	one := inflight.CheckpointID(1)
+	for _, tc := range []struct {
+		line CheckpointLine
+		tone Tone
+		note string
+	}{
+		{CheckpointLine{Kind: catalog.SlotClaim}, ToneQuiet, "a coordinator started afresh"},
+		{CheckpointLine{Kind: catalog.SlotClaim, Base: &one}, ToneQuiet, "a coordinator started from 1"},
+		{CheckpointLine{Kind: catalog.SlotClaim, Base: &one, PassedOver: []inflight.CheckpointID{2, 3}}, ToneQuiet, "a coordinator went back to 1, over 2 3"},
+		{CheckpointLine{State: catalog.StateFailed, Reason: "io", Text: "disk"}, ToneQuiet, "io: disk"},
+		{CheckpointLine{State: catalog.StateAborted, Reason: "subsumed"}, ToneQuiet, "subsumed"},
+		{CheckpointLine{State: catalog.StatePending, leftovers: 2}, ToneWarning, "not committed: somebody may be writing it; 2 leftovers of unfinished writers"},
+		{CheckpointLine{State: catalog.StateOrphaned}, ToneWarning, "files of a coordinator that is over: gc deletes them"},
+		{CheckpointLine{State: catalog.StateCompleted}, ToneGood, ""},
+		{CheckpointLine{State: catalog.StateCompleted, leftovers: 1}, ToneGood, "1 leftover of unfinished writers"},
+		{CheckpointLine{State: catalog.StateCompleted, Text: "the file is missing"}, ToneError, "the file is missing"},
+		{CheckpointLine{State: catalog.StateDamaged, Text: "torn"}, ToneError, "torn"},
+	} {
+		require.Equal(t, tc.note, tc.line.note())
+		require.Equal(t, tc.tone, tc.line.tone(), tc.note)
+		require.Len(t, tc.line.row().Cells, 11)
+	}
+}
+
+// TestRoundtripDifferences replays by hand, each time in another wrong way.
+func TestRoundtripDifferences(t *testing.T) {
+	task := inflight.Task{Vertex: "count"}
+	ch := inflight.InputChannel{Gate: 0, Channel: 1}
+	at := func(offset uint64) inflight.Pos { return inflight.Pos{Epoch: 1, Offset: offset, Seq: offset} }
+	captured := []reader.Entry{
+		{Address: ch.Address(), Buffers: 2, Bytes: 4, Digest: format.Digest(0).Add([]byte("abcd")), Start: at(10), End: inflight.Pos{Epoch: 1, Offset: 14, Seq: 12}},
+		{Address: inflight.StateName("s").Address(), Buffers: 1, Bytes: 1, Digest: format.Digest(0).Add([]byte("s"))},
+		{Address: inflight.Subpartition{}.Address()}, // nothing but a cut
+	}
+	buffer := func(text string) *reader.Buffer { return &reader.Buffer{Bytes: []byte(text)} }
+	state := func(s *memorySink) { require.NoError(t, s.State(t.Context(), "s", buffer("s"))) }
+	in := func(s *memorySink, offset uint64, text string) {
+		pos := inflight.Pos{Epoch: 1, Offset: offset, Seq: offset}
+		if offset == 12 {
+			pos.Seq = 11
+		}
+		require.NoError(t, s.Input(t.Context(), ch, pos, buffer(text)))
+	}
+	for name, tc := range map[string]struct {
+		replay func(s *memorySink)
+		want   []string
+	}{
+		"right":            {func(s *memorySink) { state(s); in(s, 10, "ab"); in(s, 12, "cd") }, nil},
+		"nothing":          {func(*memorySink) {}, []string{"2 buffers and 4 bytes were captured, 0 and 0 replayed", "1 buffers and 1 bytes were captured, 0 and 0 replayed"}},
+		"one lost":         {func(s *memorySink) { state(s); in(s, 10, "ab") }, []string{"2 buffers and 4 bytes were captured, 1 and 2 replayed"}},
+		"cut anew":         {func(s *memorySink) { state(s); in(s, 10, "abcd") }, []string{"2 buffers and 4 bytes were captured, 1 and 4 replayed"}},
+		"another byte":     {func(s *memorySink) { state(s); in(s, 10, "ab"); in(s, 12, "cX") }, []string{"the replayed bytes have another digest"}},
+		"another order":    {func(s *memorySink) { state(s); in(s, 12, "cd"); in(s, 10, "ab") }, []string{"the replayed bytes have another digest"}},
+		"another place":    {func(s *memorySink) { state(s); in(s, 11, "ab"); in(s, 13, "cd") }, []string{"captured from 1/10#10 to 1/14#12, replayed from 1/11#11 to 1/15#14"}},
+		"input before all": {func(s *memorySink) { in(s, 10, "ab"); in(s, 12, "cd"); state(s) }, []string{`state "s" came behind its turn`}},
+		"too much": {func(s *memorySink) {
+			state(s)
+			require.NoError(t, s.Output(t.Context(), inflight.Subpartition{Partition: 3}, at(0), buffer("x")))
+			in(s, 10, "ab")
+			in(s, 12, "cd")
+		}, []string{"it was replayed and had not been captured"}},
+		"after the end": {func(s *memorySink) {
+			state(s)
+			in(s, 10, "ab")
+			require.NoError(t, s.Done(t.Context()))
+			in(s, 12, "cd")
+		}, []string{"gate 0 channel 1 came behind its turn"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &memorySink{channels: map[inflight.Address]*memoryChannel{}}
+			tc.replay(s)
+			require.NoError(t, s.Done(t.Context()))
+			r := new(Roundtrip)
+			r.compare(task, captured, s)
+			var texts []string
+			for _, f := range r.Findings {
+				require.Equal(t, CodeReplay, f.Code)
+				require.Equal(t, &task, f.Task)
+				texts = append(texts, f.Text)
+			}
+			require.Equal(t, tc.want, texts)
+			require.Equal(t, tc.want != nil, r.Failed())
+			require.Len(t, r.Tables(), 1+min(1, len(texts)))
+		})
+	}
+	r := new(Roundtrip)
+	r.compare(task, captured, &memorySink{})
+	require.Equal(t, "the replay did not come to its end", r.Findings[0].Text)
+}

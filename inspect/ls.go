@@ -83,22 +83,22 @@ func (i *Inspector) slotLine(job string, s *catalog.Slot) CheckpointLine {
 }
 
 // describe fills in what the manifest says; it may be nil.
-func (l *CheckpointLine) describe(m *format.Manifest) {
+func (c *CheckpointLine) describe(m *format.Manifest) {
 	if m == nil {
 		return
 	}
-	if l.Job == "" {
-		l.Job = m.Job
+	if c.Job == "" {
+		c.Job = m.Job
 	}
-	l.Epoch, l.Attempt = &m.Epoch, m.Attempt
-	l.Alignment, l.Mode, l.SelfContained, l.Partial = m.Alignment, m.Mode, m.SelfContained, m.Partial
-	l.ChannelStateBytes, l.StateBytes, l.Files = m.PersistedBytes(), m.StateBytes(), len(m.Files)
-	l.Keep, l.PassedOver = m.Keep, m.PassedOver
+	c.Epoch, c.Attempt = &m.Epoch, m.Attempt
+	c.Alignment, c.Mode, c.SelfContained, c.Partial = m.Alignment, m.Mode, m.SelfContained, m.Partial
+	c.ChannelStateBytes, c.StateBytes, c.Files = m.PersistedBytes(), m.StateBytes(), len(m.Files)
+	c.Keep, c.PassedOver = m.Keep, m.PassedOver
 	if m.Kind == format.KindClaim {
-		l.Base = m.Base
+		c.Base = m.Base
 	}
 	if m.Cause != nil {
-		l.Reason, l.Text = m.Cause.Reason, oneLine(m.Cause.Text)
+		c.Reason, c.Text = m.Cause.Reason, oneLine(m.Cause.Text)
 	}
 }
 

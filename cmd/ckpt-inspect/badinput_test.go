@@ -78,7 +78,7 @@ func TestUnreadableDirectory(t *testing.T) {
 	fixture(t, filepath.Join(dir, "ckpt"))
 	locked := filepath.Join(dir, "ckpt", "words")
 	require.NoError(t, os.Chmod(locked, 0))
-	t.Cleanup(func() { os.Chmod(locked, 0o700) })
+	t.Cleanup(func() { require.NoError(t, os.Chmod(locked, 0o700)) })
 	for _, args := range [][]string{{"ls", locked}, {"verify", locked + "/chk-0000000005"}, {"show", locked}, {"gc", "-n", locked}} {
 		code, stderr := asNobody(t, dir, args...)
 		require.Equal(t, 2, code, stderr)

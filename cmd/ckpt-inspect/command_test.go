@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +70,24 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 	require.Zero(t, stderr.Len())
 }
+
+// TestCannotPrint has a standard output that is full.
+func TestCannotPrint(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	fixture(t, dir)
+	for _, args := range [][]string{{"ls", dir}, {"ls", "--json", dir}, {"dump", dir + "/words"}, {"dump", "--json", dir + "/words"}, {"verify", dir + "/words"}} {
+		var stderr bytes.Buffer
+		e := testEnv(nil, &stderr)
+		e.stdout = full{}
+		require.Equal(t, 2, run(t.Context(), e, args), args)
+		require.Equal(t, "ckpt-inspect: no space left on device\n", stderr.String())
+	}
+}
+
+// full is a writer that takes nothing.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 // TestUnknownScheme is no script, since the schemes that are known will grow.
 func TestUnknownScheme(t *testing.T) {

@@ -129,10 +129,11 @@ Nothing is deleted while a kept checkpoint is damaged.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), args[0], !o.DryRun, func(i *inspect.Inspector, t *inspect.Target) error {
 				c, err := i.Collect(cmd.Context(), t, o)
-				if c != nil {
-					if errPrint := a.write(c); errPrint != nil {
-						return errPrint
-					}
+				if c == nil {
+					return err
+				}
+				if errPrint := a.print(c); err == nil {
+					return errPrint
 				}
 				return err
 			})

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -51,10 +52,9 @@ everywhere with --records. It cannot see what records mean.`,
 		}
 		return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, t *inspect.Target) error {
 			w := bufio.NewWriter(a.stdout)
-			defer w.Flush()
 			p := dumpPrinter{app: a, w: w, records: o.Records, hex: o.Hex}
 			findings, err := i.Dump(cmd.Context(), t, o, p.buffer)
-			if err != nil {
+			if err := errors.Join(err, w.Flush()); err != nil {
 				return err
 			}
 			return a.incomplete(args[0], findings)

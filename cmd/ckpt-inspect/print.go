@@ -60,7 +60,7 @@ func (a *app) table(w io.Writer, t *inspect.Table) {
 			}
 			fmt.Fprintln(tw)
 		}
-		tw.Flush()
+		_ = tw.Flush() // to memory
 		for i, l := range strings.Split(strings.TrimRight(b.String(), "\n"), "\n") {
 			// Whole lines are painted, so that escapes have no width in the table.
 			fmt.Fprintln(w, a.paint(tones[rows[i].Tone], strings.TrimRight(l, " ")))
