@@ -23,7 +23,8 @@ type StartOptions struct {
 }
 
 // Capture takes in one checkpoint of one subtask. Buffers are taken over and
-// released exactly once. Calls for one channel or subpartition are ordered by
+// released exactly once, soon: not only at the end of the capture, since that
+// may need a barrier whose sender waits for just these buffers. Calls for one channel or subpartition are ordered by
 // the caller; different ones may come from different goroutines.
 type Capture interface {
 	Input(ch inflight.InputChannel, pos inflight.Pos, bufs ...inflight.Buffer)

@@ -237,18 +237,18 @@ func (w *memWriter) Close() error {
 }
 
 type memCapture struct {
-	w    *memWriter
-	id   inflight.CheckpointID
-	o    StartOptions
-	mu   sync.Mutex
-	data []capturedData
-	sums map[inflight.Address]uint64 // where the next piece has to begin
-	held int
-	in   bool
-	out  bool
-	over bool
-	err  error
-	done []func(inflight.Handle, error)
+	w             *memWriter
+	id            inflight.CheckpointID
+	o             StartOptions
+	mu            sync.Mutex
+	data          []capturedData
+	sums          map[inflight.Address]uint64 // where the next piece has to begin
+	held, copying int
+	in            bool
+	out           bool
+	over          bool
+	err           error
+	done          []func(inflight.Handle, error)
 }
 
 func (c *memCapture) add(d capturedData) {
@@ -273,7 +273,28 @@ func (c *memCapture) add(d capturedData) {
 	if c.w.s.plant != nil && d.addr.Side != inflight.State {
 		pieces = c.w.s.plant(c, &d)
 	}
-	c.data = append(c.data, pieces...)
+	for _, p := range pieces {
+		c.copying++
+		i := len(c.data)
+		c.data = append(c.data, p)
+		c.w.s.exec.Go(func() { c.copy(i) })
+	}
+}
+
+// copy takes the bytes of a piece, some time after it was given, and releases
+// its buffers: not later, since the sender may need them to send its barrier.
+func (c *memCapture) copy(i int) {
+	c.mu.Lock()
+	d := &c.data[i]
+	for _, b := range d.bufs {
+		d.data = append(d.data, b.Bytes()...)
+	}
+	c.copying--
+	bufs := d.bufs
+	d.bufs = nil
+	c.mu.Unlock()
+	c.drop(capturedData{bufs: bufs})
+	c.check()
 }
 
 func (c *memCapture) drop(d capturedData) {
@@ -348,26 +369,16 @@ func (c *memCapture) fail(err error) {
 	c.check()
 }
 
-// check copies, late, what was captured by reference, once all has come.
+// check ends the capture once all has come and is copied.
 func (c *memCapture) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || len(c.done) == 0 || c.err == nil && !(c.in && c.out && c.held == 0) {
+	if c.over || len(c.done) == 0 || c.copying > 0 || c.err == nil && !(c.in && c.out && c.held == 0) {
 		return
 	}
 	c.over = true
+	done, err := c.done, c.err
 	c.w.s.exec.Go(func() {
-		c.mu.Lock()
-		for i := range c.data {
-			d := &c.data[i]
-			for _, b := range d.bufs {
-				d.data = append(d.data, b.Bytes()...)
-			}
-			c.drop(*d)
-			d.bufs = nil
-		}
-		done, err := c.done, c.err
-		c.mu.Unlock()
 		h := inflight.Handle{Task: c.w.task, Checkpoint: c.id}
 		if err == nil {
 			for _, d := range c.data {

@@ -31,11 +31,15 @@ type Simulation struct {
 
 // SimulationPlan is what a seed chooses.
 type SimulationPlan struct {
-	Options  Options
-	Records  int // of each source subtask
-	MaxBody  int
-	Crashes  []time.Duration
-	Vertices []SimulationVertex
+	Options Options
+	Records int // of each source subtask
+	MaxBody int
+	Crashes []time.Duration
+	// Lose and Double are how many of 1,000 messages are lost or doubled; they
+	// take up to SendTime.
+	Lose, Double int
+	SendTime     time.Duration
+	Vertices     []SimulationVertex
 }
 
 // SimulationVertex is one vertex of a random graph.
@@ -54,6 +58,7 @@ type SimulationResult struct {
 	Steps                  int
 	Time                   time.Duration
 	Checkpoints, Failed    int
+	TimedOut               int // of Failed
 	Unaligned              int // of Checkpoints, in part at least
 	Crashes                int
 	Restored               int // incarnations that began from a checkpoint
@@ -104,8 +109,7 @@ func (c Simulation) Run() SimulationResult {
 	}
 	s.sinks = map[inflight.Task]*simSink{}
 	exec := NewSeeded(c.Seed)
-	exec.Lose, exec.Double = exec.Rand.IntN(40), exec.Rand.IntN(40)
-	exec.SendTime = time.Duration(1+exec.Rand.IntN(3000)) * time.Microsecond
+	exec.Lose, exec.Double, exec.SendTime = s.plan.Lose, s.plan.Double, s.plan.SendTime
 	s.res.Plan = s.plan
 	for {
 		ended, err := s.incarnation(exec)
@@ -138,6 +142,12 @@ func (s *simulation) incarnation(exec *Seeded) (ended bool, err error) {
 		switch {
 		case !r.Completed:
 			s.res.Failed++
+			if r.Reason == ReasonTimeout {
+				s.res.TimedOut++
+				if o.Trace != nil {
+					o.Trace(TraceEvent{At: exec.Now(), Point: PointFailed, Checkpoint: r.ID, Text: exec.Report()})
+				}
+			}
 		default:
 			s.res.Checkpoints++
 			if r.Alignment() != "aligned" {
@@ -430,6 +440,12 @@ func planOf(seed uint64) (p SimulationPlan) {
 	}
 	for range r.IntN(4) {
 		p.Crashes = append(p.Crashes, time.Duration(1+r.IntN(60000))*time.Microsecond)
+	}
+	p.SendTime = time.Duration(1+r.IntN(3000)) * time.Microsecond
+	if r.IntN(2) == 0 {
+		p.Lose, p.Double = r.IntN(40), r.IntN(40)
+	} else {
+		o.Timeout = 10 * time.Second // then none may time out
 	}
 	sources := 1 + r.IntN(2)
 	for i := range sources + 1 + r.IntN(3) {

@@ -43,6 +43,9 @@ func TestSimulation(t *testing.T) {
 		sum.Crashes += res.Crashes
 		sum.Restored += res.Restored
 		proven += log.proven
+		if res.Plan.Lose == 0 && res.TimedOut > 0 {
+			t.Fatalf("seed %d: %d checkpoints timed out, though no message was lost\n%s", seed+1, res.TimedOut, res)
+		}
 		if res.Bad() || len(log.red) > 0 {
 			t.Fatalf("go test ./dataflow -run TestSimulation -seed %d\n%s\n%v", seed+1, res, log.red[:min(len(log.red), 5)])
 		}
