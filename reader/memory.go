@@ -20,19 +20,27 @@ type memory struct {
 	arena *arena
 }
 
-// spare is free memory by the logarithm of its size, of all Readers: what was
-// used a moment ago is in the cache and need not be zeroed.
-var spare [64]sync.Pool
+// spare is free memory, of all Readers: what was used a moment ago is in the
+// cache, and has its pages. A little is kept for good, the rest until the next
+// garbage collection.
+var spare struct {
+	mu   sync.Mutex
+	kept int64
+	free [64][]*memory // by the logarithm of their size
+	more [64]sync.Pool
+}
 
-// smallest is the logarithm of the smallest piece.
-const smallest = 12
+const (
+	smallest  = 12 // logarithm of the size of the smallest piece
+	keepSpare = 8 << 20
+)
 
 func classOf(n int) int { return max(smallest, bits.Len(uint(n-1))) }
 
 // get returns memory of n bytes, held once.
 func (a *arena) get(n int) *memory {
 	class := classOf(n)
-	m, _ := spare[class].Get().(*memory)
+	m := takeSpare(class)
 	if m == nil {
 		m = &memory{b: make([]byte, 1<<class)}
 	}
@@ -40,6 +48,31 @@ func (a *arena) get(n int) *memory {
 	m.arena, m.b = a, m.b[:n]
 	m.refs.Store(1)
 	return m
+}
+
+func takeSpare(class int) *memory {
+	spare.mu.Lock()
+	defer spare.mu.Unlock()
+	if l := spare.free[class]; len(l) > 0 {
+		m := l[len(l)-1]
+		spare.free[class] = l[:len(l)-1]
+		spare.kept -= 1 << class
+		return m
+	}
+	m, _ := spare.more[class].Get().(*memory)
+	return m
+}
+
+func giveSpare(m *memory) {
+	class := classOf(cap(m.b))
+	spare.mu.Lock()
+	defer spare.mu.Unlock()
+	if spare.kept+1<<class > keepSpare {
+		spare.more[class].Put(m)
+		return
+	}
+	spare.kept += 1 << class
+	spare.free[class] = append(spare.free[class], m)
 }
 
 // room reports whether n bytes more stay within the limit.
@@ -51,6 +84,6 @@ func (m *memory) release() {
 	if m.refs.Add(-1) == 0 {
 		m.arena.held.Add(-int64(cap(m.b)))
 		m.arena = nil
-		spare[classOf(cap(m.b))].Put(m)
+		giveSpare(m)
 	}
 }
