@@ -33,6 +33,7 @@ type Checkpoint struct {
 	Dir, Name string
 
 	places *places
+	owned  backends.Backend // closed with the checkpoint; may be nil
 	mu     sync.Mutex
 	found  map[string]found
 }
@@ -73,8 +74,14 @@ func Open(ctx context.Context, b backends.Backend, dir string, o OpenOptions) (*
 	return c, nil
 }
 
-// Close closes the stores that absolute paths led to.
-func (c *Checkpoint) Close() error { return c.places.close() }
+// Close closes the stores that absolute paths led to, and that of OpenURL.
+func (c *Checkpoint) Close() error {
+	err := c.places.close()
+	if c.owned != nil {
+		err = errors.Join(err, c.owned.Close())
+	}
+	return err
+}
 
 // Backend returns the store that the checkpoint was opened on.
 func (c *Checkpoint) Backend() backends.Backend { return c.places.home }
@@ -170,4 +177,45 @@ func (c *Checkpoint) locate(ctx context.Context, h StreamHandle, p string) (File
 		}
 	}
 	return fail(err)
+}
+
+// OpenURL opens the checkpoint at a path or URL, on a store of its own.
+func OpenURL(ctx context.Context, url string, o OpenOptions) (*Checkpoint, error) {
+	dir, name, err := SplitURL(url)
+	if err != nil {
+		return nil, err
+	}
+	open := o.OpenURL
+	if open == nil {
+		open = backends.Open
+	}
+	b, err := open(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	c, err := Open(ctx, b, name, o)
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	c.owned = b
+	return c, nil
+}
+
+// Detect reports whether a checkpoint of Flink lies in directory dir of b, by the
+// first bytes of its metadata.
+func Detect(ctx context.Context, b backends.Backend, dir string) (bool, error) {
+	src, err := b.Open(ctx, path.Join(dir, MetadataName))
+	if errors.Is(err, inflight.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer src.Close()
+	if src.Info().Size < 4 {
+		return false, nil
+	}
+	var p [4]byte
+	err = src.ReadAt(ctx, p[:], 0)
+	return err == nil && IsMetadata(p[:]), err
 }

@@ -339,6 +339,49 @@ func (s *Subtask) Handles() iter.Seq[ChannelHandle] {
 	}
 }
 
+// Room is what an operator takes up in _metadata, in bytes.
+type Room struct {
+	Operator *Operator
+	Bytes    int // in all
+	Channels int // handles of channel state, inline state included
+	Keyed    int
+	State    int // operator state
+	Inline   int // of all that: data of inline handles, the coordinator's too
+}
+
+// Room returns what each operator takes up in _metadata, largest first. The rest
+// of the file are the properties and a few numbers.
+func (m *Metadata) Room() []Room {
+	list := make([]Room, len(m.Operators))
+	for i := range m.Operators {
+		o := &m.Operators[i]
+		r := Room{Operator: o, Bytes: o.end - o.at, Inline: len(o.Coordinator.Data())}
+		for j := range o.Subtasks {
+			s := &o.Subtasks[j]
+			r.Channels += s.stop - s.span
+			for _, k := range []*KeyedState{s.ManagedKeyed, s.RawKeyed} {
+				if k != nil {
+					r.Keyed += len(k.raw)
+				}
+			}
+			for _, x := range []*OperatorState{s.ManagedOperator, s.RawOperator} {
+				if x != nil {
+					r.State += len(x.raw)
+				}
+			}
+			for h := range s.StateHandles() {
+				r.Inline += len(h.Data())
+			}
+			for h := range s.Handles() {
+				r.Inline += len(h.Delegate().Data())
+			}
+		}
+		list[i] = r
+	}
+	slices.SortStableFunc(list, func(a, b Room) int { return b.Bytes - a.Bytes })
+	return list
+}
+
 // channelHandles yields the channel handles of all subtasks.
 func (m *Metadata) channelHandles() iter.Seq[ChannelHandle] {
 	return func(yield func(ChannelHandle) bool) {
