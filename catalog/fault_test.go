@@ -205,6 +205,42 @@ func TestHiddenRepetition(t *testing.T) {
 	whole(t, m)
 }
 
+// TestSweptTemporary is a store whose temporaries can be deleted by another
+// coordinator's sweep while they are written.
+func TestSweptTemporary(t *testing.T) {
+	swept := fault{err: fs.ErrNotExist, before: true}
+	m := newMemory()
+	a := start(t, openLog(t, m, Options{}), StartOptions{})
+	p, err := a.Begin()
+	require.NoError(t, err)
+	file := content(t, m, p)
+	m.hook = onFill(1, 0, swept)
+	require.ErrorIs(t, p.Commit(t.Context(), file), fs.ErrNotExist)
+	require.NoError(t, p.Commit(t.Context(), file), "nobody else filled it")
+
+	// A start that is overtaken while it writes looks again.
+	overtaken := false
+	l := openLog(t, m.via(func(o op) fault {
+		if !isFill(2)(o) || overtaken {
+			return fault{}
+		}
+		overtaken = true
+		start(t, openLog(t, m, Options{}), StartOptions{})
+		return swept
+	}), Options{})
+	c := start(t, l, StartOptions{})
+	require.True(t, overtaken)
+	require.EqualValues(t, 3, c.Epoch())
+
+	// A coordinator that is overtaken is over.
+	p, err = a.Begin()
+	require.NoError(t, err)
+	file = content(t, m, p)
+	m.hook = onFill(2, 0, swept)
+	require.ErrorIs(t, p.Commit(t.Context(), file), inflight.ErrFenced)
+	whole(t, m)
+}
+
 func TestCheckIsRepeatedUntilItAnswers(t *testing.T) {
 	m := newMemory()
 	c := start(t, openLog(t, m, Options{}), StartOptions{})

@@ -35,6 +35,7 @@ func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool
 		if err := ctx.Err(); err != nil && !*sent {
 			return nil, l.fail("fill", m.ID, err, "")
 		}
+		failed := false
 		err := l.write(ctx, name, p, backends.CreateOptions{Exclusive: true, Attempt: m.Attempt})
 		switch {
 		case err == nil:
@@ -42,6 +43,9 @@ func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool
 		case errors.Is(err, fs.ErrExist):
 		case errors.Is(err, inflight.ErrOutcomeUnknown), ctx.Err() != nil:
 			*sent = true
+		case errors.Is(err, fs.ErrNotExist):
+			// Our temporary was swept, as those at or below the top are.
+			failed = true
 		case !*sent:
 			return nil, l.fail("fill", m.ID, err, "")
 		}
@@ -60,11 +64,14 @@ func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool
 			return nil, l.fail("fill", m.ID, fmt.Errorf("%w: the slot holds a %s of another coordinator", inflight.ErrFenced, got.Kind), "")
 		case slotDamaged:
 			return nil, readErr
-		case slotOpen:
+		case slotOpen, slotUnknown:
+			if failed && !*sent {
+				return nil, l.fail("fill", m.ID, err, "")
+			}
 			*sent = true // "exists" may have been the answer to a hidden repetition of our own
-		case slotUnknown:
-			*sent = true
-			err = readErr
+			if !errors.Is(readErr, fs.ErrNotExist) {
+				err = readErr
+			}
 		}
 		if err := l.again(ctx, try, err); err != nil {
 			return nil, l.unknown(m.ID, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -85,25 +86,27 @@ func (l *Log) claim(ctx context.Context, m *format.Manifest) error {
 		return err
 	}
 	sent := false
-	if _, err = l.fill(ctx, m, p, &sent); errors.Is(err, errTaken) {
+	_, err = l.fill(ctx, m, p, &sent)
+	if err == nil && l.hooks.without&ruleCheckClaim == 0 {
+		err = l.check(ctx, m.ID, nil)
+	}
+	switch {
+	case errors.Is(err, errTaken):
 		return errAgain
-	} else if err != nil {
-		return err
-	}
-	if l.hooks.without&ruleCheckClaim != 0 {
-		return nil
-	}
-	err = l.check(ctx, m.ID, nil)
-	if !errors.Is(err, errPending) {
-		return err
-	}
-	// Only directories above, no entry: a dead coordinator left them, or a live
-	// one has pending checkpoints. Whoever starts anew is as good as another
-	// coordinator, and its claim stands above them sooner or later.
-	if v, scanErr := l.scan(ctx); scanErr == nil && v.top() == int64(m.ID) {
+	case errors.Is(err, errPending) && l.topIs(ctx, func(top int64) bool { return top == int64(m.ID) }):
+		// Only directories above, no entry: a dead coordinator left them, or a live
+		// one has pending checkpoints. Whoever starts anew is as good as another
+		// coordinator, and its claim stands above them sooner or later.
 		return errAgain
+	case errors.Is(err, fs.ErrNotExist) && l.topIs(ctx, func(top int64) bool { return top >= int64(m.ID) }):
+		return errAgain // another one was quicker, and has swept our temporary
 	}
 	return err
+}
+
+func (l *Log) topIs(ctx context.Context, want func(int64) bool) bool {
+	v, err := l.scan(ctx)
+	return err == nil && want(v.top())
 }
 
 func mendStart(err error) string {
