@@ -32,6 +32,7 @@ type task struct {
 	opts     *Options
 	cancel   atomic.Bool // set by anybody
 
+	budget    int      // records that this step may still do
 	cur       *channel // whose buffer is being read
 	busyUntil time.Duration
 	lastFlush time.Duration
@@ -96,7 +97,7 @@ func (t *task) Step(budget int) Status {
 	}
 	t.busyUntil = 0
 	st := Status{}
-	for n := 0; n < budget && st.Why == Ready && t.busyUntil == 0; n++ {
+	for t.budget = budget; t.budget > 0 && st.Why == Ready && t.busyUntil == 0; t.budget-- {
 		if t.cancel.Load() {
 			return Status{Why: Done}
 		}
@@ -156,17 +157,7 @@ func (t *task) once() (Status, error) {
 		}
 	}
 	if t.src != nil {
-		st, err := t.src.Next(t.ctx)
-		if err == nil && st.Why == Done {
-			t.forwardWatermark(math.MaxInt64)
-			return Status{}, t.endOfInput()
-		}
-		if st.Why == Ready {
-			t.done++
-		} else if st.Why == Busy {
-			t.busyUntil = st.At
-		}
-		return st, err
+		return t.emit()
 	}
 	if t.exhausted && t.cur == nil {
 		return Status{}, t.endOfInput()
@@ -174,38 +165,85 @@ func (t *task) once() (Status, error) {
 	return t.input()
 }
 
-// input processes one element, or takes the next buffer or event.
+// interrupted reports whether there is something to do before the next record.
+func (t *task) interrupted() bool {
+	if t.mail.some.Load() || t.in.nprio.Load() > 0 || t.firing || t.timers != nil || t.busyUntil > 0 {
+		return true
+	}
+	for _, p := range t.out {
+		if !p.pool.avail.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// emit lets a source emit until something else is to be done.
+func (t *task) emit() (Status, error) {
+	for {
+		st, err := t.src.Next(t.ctx)
+		switch {
+		case err != nil:
+			return st, err
+		case st.Why == Done:
+			t.forwardWatermark(math.MaxInt64)
+			return Status{}, t.endOfInput()
+		case st.Why == Busy:
+			t.busyUntil = st.At
+			return st, nil
+		case st.Why != Ready:
+			return st, nil
+		}
+		t.done++
+		if t.budget--; t.budget <= 0 || t.interrupted() {
+			return st, nil
+		}
+	}
+}
+
+// input takes the next buffer or event, or processes elements of the buffer at
+// hand until something else is to be done.
 func (t *task) input() (Status, error) {
 	c := t.cur
 	if c == nil {
-		if c = t.in.next(false); c == nil {
-			return Status{Why: NoInput}, nil
-		}
-		e, ok := c.poll()
-		switch {
-		case !ok:
-		case e.isData():
-			c.d.feed(e.view)
-			t.cur = c
-		default:
-			return Status{}, t.event(c, e.ev)
-		}
-		return Status{}, nil
+		return t.nextEntry()
 	}
-	p, err := c.d.next()
-	if err != nil {
-		return Status{}, fmt.Errorf("%s: %w", c, err)
-	}
-	if p != nil {
-		if err := t.element(c, p); err != nil {
-			return Status{}, err
+	for {
+		p, err := c.d.next()
+		if err != nil {
+			return Status{}, fmt.Errorf("%s: %w", c, err)
 		}
-		c.records++
-		t.done++
-		c.d.done()
+		if p != nil {
+			if err := t.element(c, p); err != nil {
+				return Status{}, err
+			}
+			c.records++
+			t.done++
+			c.d.done()
+		}
+		if !c.d.has() {
+			t.cur = nil
+			return Status{}, nil
+		}
+		if t.budget--; t.budget <= 0 || t.interrupted() {
+			return Status{}, nil
+		}
 	}
-	if !c.d.has() {
-		t.cur = nil
+}
+
+func (t *task) nextEntry() (Status, error) {
+	c := t.in.next(false)
+	if c == nil {
+		return Status{Why: NoInput}, nil
+	}
+	e, ok := c.poll()
+	switch {
+	case !ok:
+	case e.isData():
+		c.d.feed(e.view)
+		t.cur = c
+	default:
+		return Status{}, t.event(c, e.ev)
 	}
 	return Status{}, nil
 }
