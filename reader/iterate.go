@@ -120,7 +120,7 @@ type joined struct {
 
 // cursor plans an iteration, and registers what it will want.
 func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side) *cursor {
-	c := &cursor{s: s, full: s.r.o.Digests, entries: make([]progress, len(s.entries))}
+	c := &cursor{s: s, full: s.r.o.Digests, entries: make([]progress, len(s.entries)), plan: make([]int, 0, len(s.extents))}
 	rank := make([]int, len(s.entries)) // of the side of an entry
 	for e := range s.entries {
 		a := s.entries[e].Address
@@ -138,6 +138,7 @@ func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side
 		x, y := &s.extents[i], &s.extents[j]
 		return cmp.Or(rank[x.entry]-rank[y.entry], compareExtents(x, y))
 	})
+	c.visits = make([]visit, 0, min(len(c.plan), 64))
 	for k, i := range c.plan {
 		x := &s.extents[i]
 		if k > 0 {

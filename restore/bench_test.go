@@ -110,8 +110,9 @@ func BenchmarkR(b *testing.B) {
 					took, used2 := time.Since(begin), cpuTime()
 					cpu += used2 - used
 					b.StopTimer()
+					used = cpuTime()
 					ratios = append(ratios, float64(took)/float64(plainRead(b, filepath.Join(dir, "job"), m, plain)))
-					plainCPU += cpuTime() - used2
+					plainCPU += cpuTime() - used
 					b.StartTimer()
 				}
 				slices.Sort(ratios)

@@ -214,6 +214,11 @@ func (r *Replay) Run(ctx context.Context, open func(inflight.Task) Sink) (*Resul
 		r.finished()
 	})
 	res := &Result{Checkpoint: r.plan.Checkpoint, Dropped: r.plan.Dropped, Violations: r.violated, Duration: time.Since(begin)}
+	total := 0
+	for _, n := range runs {
+		total += len(n.taken)
+	}
+	res.Channels = make([]Channel, 0, total)
 	for _, n := range runs {
 		res.Channels = append(res.Channels, n.channels()...)
 		res.Skipped = append(res.Skipped, n.skipped()...)
