@@ -92,7 +92,8 @@ func (j *Job) open(ctx context.Context, job string, o Options) (err error) {
 // Restore hands everything that was captured to the engine: for each subtask
 // open is told what there is and where its connections stood, and the function
 // that it returns gets the buffers: state, output, input, as restore.Sink has it.
-// It returns nil where there is nothing to restore.
+// Subtasks are restored at the same time. The result is nil where there is
+// nothing to restore.
 func (j *Job) Restore(ctx context.Context, open func(inflight.Task, []reader.Entry) func(*reader.Buffer) error) (*restore.Result, error) {
 	if j.plan == nil {
 		return nil, nil
@@ -157,7 +158,7 @@ func (c *Checkpoint) ID() inflight.CheckpointID { return c.pending.ID() }
 // Commit waits until all captures are durable, and makes the checkpoint
 // complete. Otherwise the checkpoint is given up, and the job may go on, unless
 // Coordinator.Err says why it must not.
-func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*format.Manifest, error) {
+func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.Checkpoint, error) {
 	m := &format.Manifest{Mode: format.ExactlyOnce, Alignment: a, Topology: c.job.Topology}
 	err := c.collect(ctx, m)
 	if err == nil {
@@ -166,7 +167,7 @@ func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*format.Ma
 	if err != nil {
 		err = c.abort(ctx, err)
 	}
-	return m, err
+	return c.pending.Checkpoint(), err
 }
 
 // abort gives the checkpoint up because of err. Nil means that it is complete:

@@ -175,9 +175,9 @@ func checkpoint(ctx context.Context, job *spillway.Job, tasks []*task) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	m, err := c.Commit(ctx, format.Unaligned)
+	done, err := c.Commit(ctx, format.Unaligned)
 	if err == nil {
-		say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), m.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
+		say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
 		err = job.Coordinator.Retire(ctx)
 	}
 	if err != nil {
