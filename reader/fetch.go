@@ -172,7 +172,7 @@ func (sp *span) claimLocked() bool {
 func (r *Reader) newSpan(next []visit) {
 	b := next[0].block
 	f := b.f
-	if !b.alone && f.small() {
+	if !b.alone && f.size <= int64(r.o.ReadSize) {
 		if sp := r.wholeSpan(f); sp != nil {
 			b.span = sp
 			sp.blocks = append(sp.blocks, b)
@@ -338,9 +338,6 @@ func (r *Reader) drop(sp *span) {
 		sp.mem.release()
 	}
 }
-
-// small reports whether f is read as a whole. Its size is known.
-func (f *file) small() bool { return f.size <= int64(f.r.o.ReadSize) }
 
 // wholeSpan returns the span of all of a small file; nil if there is no memory
 // for it.

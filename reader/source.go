@@ -180,7 +180,7 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 		return nil, fail("read section", f.ref.Name, &format.FormatError{Code: format.CodeEmpty, Offset: -1, Text: "the file has no bytes", Err: inflight.ErrEmpty})
 	}
 	var from io.ReaderAt = f.reader(ctx, size)
-	if f.small() {
+	if size <= int64(r.o.ReadSize) {
 		sp, err := r.wholeFile(ctx, f)
 		if err != nil {
 			return nil, err
