@@ -35,7 +35,7 @@ type conn struct {
 	// Guarded by gate.mu.
 	credit   int // buffers granted and not used
 	floats   int // of these, how many are floating
-	required int // wanted: backlog + exclusive
+	required int // wanted: backlog + exclusive; with nothing to send, none
 	waits    bool
 
 	// Guarded by net.mu.
@@ -50,7 +50,7 @@ type conn struct {
 }
 
 func newConn(g *creditGate, n *network, up *subpartition, ch *channel) *conn {
-	c := &conn{gate: g, net: n, up: up, ch: ch, credit: g.exclusive, required: g.exclusive, persister: newPersister()}
+	c := &conn{gate: g, net: n, up: up, ch: ch, credit: g.exclusive, persister: newPersister()}
 	up.notify = func(prio bool) { n.enqueue(c, prio) }
 	return c
 }
@@ -60,7 +60,9 @@ func newConn(g *creditGate, n *network, up *subpartition, ch *channel) *conn {
 func (c *conn) announce(backlog int) {
 	g := c.gate
 	g.mu.Lock()
-	c.required = backlog + g.exclusive
+	if c.required = 0; backlog > 0 {
+		c.required = backlog + g.exclusive
+	}
 	var woken []*conn
 	if backlog == 0 && c.floats > 0 {
 		n := min(c.floats, c.credit)
