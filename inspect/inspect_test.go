@@ -378,3 +378,32 @@ func TestRoundtripDifferences(t *testing.T) {
 	r.compare(task, captured, &memorySink{})
 	require.Equal(t, "the replay did not come to its end", r.Findings[0].Text)
 }
+
+// TestHostileManifest is small, and asks for a lot.
+func TestHostileManifest(t *testing.T) {
+	b := mem.New(mem.Options{})
+	m := checkpointEntry("words", 1)
+	for v := range 1000 {
+		m.Topology.Vertices = append(m.Topology.Vertices, format.Vertex{ID: fmt.Sprint(v), Parallelism: 1 << 16})
+	}
+	entry(t, b, "words/chk-0000000001/_manifest.json", m)
+	i := New(Options{Open: func(context.Context, string) (backends.Backend, error) { return b, nil }})
+	target, err := i.Find(t.Context(), "mem://x", "words")
+	require.NoError(t, err)
+	_, err = i.Show(t.Context(), target, ShowOptions{})
+	require.ErrorIs(t, err, inflight.ErrTooLarge)
+	require.Equal(t, ExitFindings, ExitCode(err))
+	_, err = i.Roundtrip(t.Context(), target)
+	require.ErrorIs(t, err, inflight.ErrTooLarge)
+	for _, all := range []bool{false, true} {
+		require.NoError(t, i.Verify(t.Context(), target, VerifyOptions{All: all}, func(v *Verification) error {
+			require.Len(t, v.Findings, 1)
+			require.Equal(t, format.CodeManifest, v.Findings[0].Code)
+			require.Equal(t, "manifest: 65536001 subtasks, at most 1048576", v.Findings[0].Text)
+			return nil
+		}))
+	}
+	list, err := i.List(t.Context(), target)
+	require.NoError(t, err)
+	require.Len(t, list.Checkpoints, 1)
+}
