@@ -3,6 +3,7 @@ package sharing
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -112,46 +113,45 @@ func (s *Stream) room() *slab {
 	return s.tail
 }
 
-// Push queues buffers and counts their bytes; empty ones are released. pos is
-// the position of the first, end the one behind the last. The stream owns the buffers, whatever Push answers;
-// the slice stays the caller's.
+// Push queues buffers and counts their bytes. pos is the position of the first,
+// end the one behind the last. The stream owns the buffers if n, the number of
+// those that are not empty, is positive; otherwise they stay the caller's. The
+// slice always does.
 //
 // An *OverBudgetError says that they are too many: the caller must cancel the
 // stream. Any other error says that the stream takes nothing any more, and why.
-func (s *Stream) Push(a inflight.Address, pos inflight.Pos, bufs ...inflight.Buffer) (queued int, end inflight.Pos, err error) {
+func (s *Stream) Push(a inflight.Address, pos inflight.Pos, bufs ...inflight.Buffer) (n int, end inflight.Pos, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refuse(); err != nil {
-		Release(bufs)
 		return 0, pos, err
 	}
-	var n int64
+	if !slices.ContainsFunc(bufs, func(b inflight.Buffer) bool { return len(b.Bytes()) > 0 }) {
+		return 0, pos, nil
+	}
+	var bytes int64
 	var r *request
+	end = pos
 	for _, b := range bufs {
-		size := len(b.Bytes())
-		if size == 0 {
-			b.Release()
-			continue
-		}
 		if r == nil || s.tail.nbuf == slabBuffers {
 			w := s.room()
 			r = &w.requests[w.nreq]
-			r.addr, r.pos = a, pos
+			r.addr, r.pos = a, end
 			w.nreq++
 		}
 		s.tail.buffers[s.tail.nbuf] = b
 		s.tail.nbuf++
 		r.n++
-		queued++
-		n += int64(size)
-		pos = pos.Advance(uint64(size), 1)
-	}
-	if queued > 0 {
-		if err = s.Take(n); err == nil {
-			s.tell()
+		if size := len(b.Bytes()); size > 0 {
+			n++
+			bytes += int64(size)
+			end = end.Advance(uint64(size), 1)
 		}
 	}
-	return queued, pos, err
+	if err = s.Take(bytes); err == nil {
+		s.tell()
+	}
+	return n, end, err
 }
 
 // refuse answers why nothing can be queued any more, or nil.

@@ -1,3 +1,5 @@
+//go:build unix
+
 package writer
 
 import (
@@ -63,12 +65,6 @@ type round struct {
 	subtasks, share, channels, buffers, size int
 	fresh                                    bool // a fresh directory for the plain write
 }
-
-// resident is a buffer that is retained over all rounds.
-type resident struct{ data []byte }
-
-func (r *resident) Bytes() []byte { return r.data }
-func (r *resident) Release()      {}
 
 func benchRounds(b *testing.B, r round) {
 	dir := b.TempDir()
@@ -159,7 +155,7 @@ func plainWrite(b *testing.B, dir string, hot []byte, total int64, fresh bool) t
 	if fresh {
 		dir = filepath.Join(dir, "plain")
 		require.NoError(b, os.Mkdir(dir, 0o700))
-		defer os.Remove(dir)
+		defer func() { require.NoError(b, os.Remove(dir)) }()
 	}
 	begun := time.Now()
 	f, err := os.Create(filepath.Join(dir, "plain.bin"))

@@ -74,24 +74,26 @@ func (c *Capture) State(name inflight.StateName, bufs ...inflight.Buffer) error 
 
 func (c *Capture) add(a inflight.Address, pos inflight.Pos, bufs []inflight.Buffer) error {
 	c.mu.Lock()
-	if err := c.refusal(); err != nil {
-		c.mu.Unlock()
+	taken, err := c.take(a, pos, bufs)
+	c.mu.Unlock()
+	if !taken {
 		sharing.Release(bufs)
-		return err
 	}
+	return c.verdict(err)
+}
+
+// take hands buffers over, and reports whether they are owned now.
+func (c *Capture) take(a inflight.Address, pos inflight.Pos, bufs []inflight.Buffer) (taken bool, err error) {
 	ch, err := c.channel(a)
 	switch {
 	case err != nil:
-		sharing.Release(bufs)
+		return false, err
 	case ch.hold != nil:
-		err = ch.hold.queue(pos, bufs)
+		return ch.hold.queue(pos, bufs)
 	case a.Side == inflight.State:
-		err = c.push(ch, ch.next, bufs)
-	default:
-		err = c.push(ch, pos, bufs)
+		pos = ch.next
 	}
-	c.mu.Unlock()
-	return c.verdict(err)
+	return c.push(ch, pos, bufs)
 }
 
 // Reference captures bytes that lie in an older file, at run.Pos of a: a
@@ -99,10 +101,6 @@ func (c *Capture) add(a inflight.Address, pos inflight.Pos, bufs []inflight.Buff
 // format.Encoder.Reference takes it.
 func (c *Capture) Reference(a inflight.Address, file format.FileRef, run format.Run) error {
 	c.mu.Lock()
-	if err := c.refusal(); err != nil {
-		c.mu.Unlock()
-		return err
-	}
 	ch, err := c.channel(a)
 	switch {
 	case err != nil:
@@ -118,18 +116,21 @@ func (c *Capture) Reference(a inflight.Address, file format.FileRef, run format.
 // refusal answers why nothing is taken any more, or nil.
 func (c *Capture) refusal() error {
 	switch {
-	case c.over && c.result.Err != nil:
+	case !c.over:
+		return nil
+	case c.result.Err != nil:
 		return c.result.Err
-	case c.over && c.w.isClosed():
-		return c.w.fail("capture", c.key.Checkpoint, inflight.ErrClosed)
-	case c.over:
-		return c.w.fail("capture", c.key.Checkpoint, fmt.Errorf("%w: the capture is done", inflight.ErrOrder))
+	case c.w.isClosed():
+		return inflight.ErrClosed
 	}
-	return nil
+	return fmt.Errorf("%w: the capture is done", inflight.ErrOrder)
 }
 
 // channel returns the state of a, if more may be captured for it.
 func (c *Capture) channel(a inflight.Address) (*channel, error) {
+	if err := c.refusal(); err != nil {
+		return nil, err
+	}
 	if a.Side == inflight.Input && c.inputDone || a.Side == inflight.Output && c.outputDone || c.inputDone && c.outputDone {
 		return nil, fmt.Errorf("%w: %s was finished before", inflight.ErrOrder, a)
 	}
@@ -162,25 +163,20 @@ func checkAddress(a inflight.Address) error {
 	return nil
 }
 
-// push hands buffers over. It takes them, whatever it answers.
-func (c *Capture) push(ch *channel, pos inflight.Pos, bufs []inflight.Buffer) error {
+// push is take for a channel without a hold.
+func (c *Capture) push(ch *channel, pos inflight.Pos, bufs []inflight.Buffer) (taken bool, err error) {
 	if !continues(ch.next, pos) {
-		n := 0
-		for _, b := range bufs {
-			n += len(b.Bytes())
+		if !slices.ContainsFunc(bufs, func(b inflight.Buffer) bool { return len(b.Bytes()) > 0 }) {
+			return false, nil
 		}
-		sharing.Release(bufs)
-		if n == 0 {
-			return nil
-		}
-		return fmt.Errorf("%w: %s is at %s, and buffers from %s on came", inflight.ErrOrder, ch.addr, ch.next, pos)
+		return false, fmt.Errorf("%w: %s is at %s, and buffers from %s on came", inflight.ErrOrder, ch.addr, ch.next, pos)
 	}
 	n, end, err := c.stream.Push(ch.addr, pos, bufs...)
 	if n > 0 {
 		ch.next = end
 		c.buffers += n
 	}
-	return err
+	return n > 0, err
 }
 
 func (c *Capture) refer(ch *channel, file format.FileRef, run format.Run) error {
@@ -205,28 +201,30 @@ func continues(next, pos inflight.Pos) bool {
 // The last cut of an address counts. Cuts alone make no file.
 func (c *Capture) Cuts(cuts ...inflight.Cut) error {
 	c.mu.Lock()
-	if err := c.refusal(); err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	var err error
-	if c.inputDone && c.outputDone {
-		err = fmt.Errorf("%w: cuts came after the capture was finished", inflight.ErrOrder)
-	}
-	for _, cut := range cuts {
-		switch {
-		case err != nil:
-		case cut.Address.Side == inflight.State:
-			err = fmt.Errorf("%w: a cut of %s, which is no connection", inflight.ErrConfig, cut.Address)
-		default:
-			err = checkAddress(cut.Address)
-		}
-	}
+	err := c.checkCuts(cuts)
 	if err == nil {
 		c.cuts = append(c.cuts, cuts...)
 	}
 	c.mu.Unlock()
 	return c.verdict(err)
+}
+
+func (c *Capture) checkCuts(cuts []inflight.Cut) error {
+	if err := c.refusal(); err != nil {
+		return err
+	}
+	if c.inputDone && c.outputDone {
+		return fmt.Errorf("%w: cuts came after the capture was finished", inflight.ErrOrder)
+	}
+	for _, cut := range cuts {
+		if cut.Address.Side == inflight.State {
+			return fmt.Errorf("%w: a cut of %s, which is no connection", inflight.ErrConfig, cut.Address)
+		}
+		if err := checkAddress(cut.Address); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // FinishInput says that no more input comes. It is idempotent.

@@ -21,9 +21,8 @@
 //
 // A buffer that is passed in belongs to the writer, whatever the call answers,
 // and is released exactly once: when its bytes are copied into a block, which
-// waits for the CPU and never for the store. Release may be called while the
-// writer holds locks, so it must not call the writer. The slice of a call stays
-// the caller's. Buffers without a byte are released, counted nowhere, and never
+// waits for the CPU and never for the store. Release must not wait: other
+// buffers wait behind it. The slice of a call stays the caller's. Buffers without a byte are released, counted nowhere, and never
 // open a file.
 //
 // Calls for one channel are ordered by the caller; different channels may be fed

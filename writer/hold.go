@@ -32,10 +32,6 @@ type queued struct {
 // capture is not finished before the hold is decided.
 func (c *Capture) HoldOutput(sub inflight.Subpartition) (*Hold, error) {
 	c.mu.Lock()
-	if err := c.refusal(); err != nil {
-		c.mu.Unlock()
-		return nil, err
-	}
 	ch, err := c.channel(sub.Address())
 	if err == nil && ch.hold != nil {
 		err = fmt.Errorf("%w: %s is held already", inflight.ErrOrder, ch.addr)
@@ -51,16 +47,16 @@ func (c *Capture) HoldOutput(sub inflight.Subpartition) (*Hold, error) {
 }
 
 // queue keeps buffers that came behind the hold.
-func (h *Hold) queue(pos inflight.Pos, bufs []inflight.Buffer) error {
-	if len(bufs) == 0 {
-		return nil
-	}
+func (h *Hold) queue(pos inflight.Pos, bufs []inflight.Buffer) (taken bool, err error) {
 	q := queued{pos: pos, bufs: slices.Clone(bufs)}
 	for _, b := range bufs {
 		q.bytes += int64(len(b.Bytes()))
 	}
+	if q.bytes == 0 {
+		return false, nil
+	}
 	h.later = append(h.later, q)
-	return h.c.stream.Take(q.bytes)
+	return true, h.c.stream.Take(q.bytes)
 }
 
 // Fill decides the hold: the barrier has timed out, and overtakes these buffers.
@@ -69,16 +65,19 @@ func (h *Hold) Fill(pos inflight.Pos, bufs ...inflight.Buffer) error {
 	c := h.c
 	c.mu.Lock()
 	err := c.refusal()
-	if err != nil || h.decided {
+	if err == nil && h.decided {
+		err = fmt.Errorf("%w: the hold of %s was decided before", inflight.ErrOrder, h.ch.addr)
+	}
+	if err != nil {
 		c.mu.Unlock()
 		sharing.Release(bufs)
-		if err == nil {
-			err = c.verdict(fmt.Errorf("%w: the hold of %s was decided before", inflight.ErrOrder, h.ch.addr))
-		}
-		return err
+		return c.verdict(err)
 	}
-	err = c.push(h.ch, pos, bufs)
-	return h.release(err)
+	taken, err := c.push(h.ch, pos, bufs)
+	if taken {
+		bufs = nil
+	}
+	return h.decide(err, bufs)
 }
 
 // Drop decides the hold: with nil the barrier has left in time, and overtakes
@@ -90,29 +89,33 @@ func (h *Hold) Drop(cause error) {
 		h.c.mu.Unlock()
 		return
 	}
-	_ = h.release(cause) // it is the capture's error now
+	_ = h.decide(cause, nil) // it is the capture's error now
 }
 
-// release decides the hold, lets go what came behind it, and unlocks the
-// capture. With err the capture fails.
-func (h *Hold) release(err error) error {
+// decide lets go what came behind the hold, unlocks the capture, and releases
+// unused and what was not taken. With err the capture fails.
+func (h *Hold) decide(err error, unused []inflight.Buffer) error {
 	c := h.c
 	h.decided, h.ch.hold = true, nil
 	c.holds--
 	for _, q := range h.later {
 		c.stream.Give(q.bytes)
+		taken := false
 		switch {
 		case err != nil:
-			sharing.Release(q.bufs)
 		case q.bufs == nil:
 			err = c.refer(h.ch, q.file, q.run)
 		default:
-			err = c.push(h.ch, q.pos, q.bufs)
+			taken, err = c.push(h.ch, q.pos, q.bufs)
+		}
+		if !taken {
+			unused = append(slices.Clip(unused), q.bufs...)
 		}
 	}
 	h.later = nil
 	last := err == nil && c.settle()
 	c.mu.Unlock()
+	sharing.Release(unused)
 	if last {
 		c.stream.End(c.cuts)
 	}

@@ -81,6 +81,12 @@ func (b *buffers) check(t require.TestingT) {
 	require.Zero(t, b.twice.Load(), "buffers used after their release, or released twice")
 }
 
+// resident is a buffer that is retained over all rounds.
+type resident struct{ data []byte }
+
+func (r *resident) Bytes() []byte { return r.data }
+func (r *resident) Release()      {}
+
 // source is a backends.Source as an io.ReaderAt.
 type source struct {
 	ctx context.Context

@@ -74,18 +74,17 @@ type modelTask struct {
 }
 
 type modelCapture struct {
-	c         *Capture
-	task      *modelTask
-	id        inflight.CheckpointID
-	want      captured
-	next      map[inflight.Address]inflight.Pos
-	holds     map[inflight.Address]*modelHold
-	old       []*modelHold // decided
-	in, out   bool
-	fails     error // it must fail with this
-	mayFail   error // it may, since it was finished before
-	finished  bool
-	committed bool
+	c        *Capture
+	task     *modelTask
+	id       inflight.CheckpointID
+	want     captured
+	next     map[inflight.Address]inflight.Pos
+	holds    map[inflight.Address]*modelHold
+	old      []*modelHold // decided
+	in, out  bool
+	fails    error // it must fail with this
+	mayFail  error // it may, since it was finished before
+	finished bool
 }
 
 // modelHold is a hold with what its barrier overtakes if it times out. Positions
