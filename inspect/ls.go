@@ -25,7 +25,7 @@ type Listing struct {
 
 // List lists the slots of the jobs that t names.
 func (i *Inspector) List(ctx context.Context, t *Target) (*Listing, error) {
-	l := &Listing{title: t.Name, jobs: len(t.Jobs)}
+	l := &Listing{title: t.Name}
 	if t.Kind == TargetFile {
 		return nil, fail("list", t.Name, fmt.Errorf("%w: a file has no checkpoints", inflight.ErrConfig), "dump or verify it")
 	}
@@ -48,6 +48,14 @@ func (i *Inspector) List(ctx context.Context, t *Target) (*Listing, error) {
 			l.Checkpoints = append(l.Checkpoints, line)
 			l.Findings = append(l.Findings, s.Findings...)
 		}
+	}
+	if t.Kind == TargetCheckpoint && len(l.Checkpoints) == 0 { // a copy, which is in no log
+		c, err := i.open(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close()
+		l.Checkpoints = append(l.Checkpoints, i.line(ctx, c))
 	}
 	return l, nil
 }
@@ -133,7 +141,11 @@ func (l *Listing) Tables() (tables []Table) {
 	for i := range l.Checkpoints {
 		c := &l.Checkpoints[i]
 		if i == 0 || c.Job != l.Checkpoints[i-1].Job {
-			tables = append(tables, Table{Title: "job " + c.Job, Columns: columns("#ID", "KIND", "STATE", "#AGE", "#SIZE", "#CHANNEL STATE", "#FILES", "ALIGNMENT", "#EPOCH", "KEPT", "NOTE")})
+			title := "job " + c.Job
+			if c.Job == "" {
+				title = l.title // no entry tells its name
+			}
+			tables = append(tables, Table{Title: oneLine(title), Columns: columns("#ID", "KIND", "STATE", "#AGE", "#SIZE", "#CHANNEL STATE", "#FILES", "ALIGNMENT", "#EPOCH", "KEPT", "NOTE")})
 			t = &tables[len(tables)-1]
 		}
 		t.Rows = append(t.Rows, c.row())

@@ -105,7 +105,7 @@ func (i *Inspector) Show(ctx context.Context, t *Target, o ShowOptions) (*View, 
 // it holds nothing, or a damaged one.
 func (i *Inspector) showSlot(ctx context.Context, t *Target) *View {
 	l, err := i.List(ctx, t)
-	if err != nil || len(l.Checkpoints) == 0 {
+	if err != nil {
 		return nil
 	}
 	switch c := l.Checkpoints[0]; c.State {
