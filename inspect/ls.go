@@ -20,7 +20,6 @@ type Listing struct {
 	// Findings are what is wrong with them.
 	Findings []inflight.Finding
 	title    string
-	jobs     int
 }
 
 // List lists the slots of the jobs that t names.
