@@ -264,7 +264,7 @@ func (s *simulation) graph() *Graph {
 			switch v.Kind {
 			case "fan":
 				return FlatMap(func(c *Context, r Record) error {
-					for range simHash(r.Body[:simIDBytes]) % 3 {
+					for range simHash(simIDOf(r.Body)) % 3 {
 						c.Emit(r)
 					}
 					return nil
@@ -310,7 +310,19 @@ func (s *simulation) body(id []byte) []byte {
 	return b
 }
 
-func simKey(body []byte) Key { return Key{body[:simIDBytes], int32(body[simIDBytes-1] % 23)} }
+// simIDOf is the id of a record. A record that was damaged may be too short.
+func simIDOf(body []byte) []byte {
+	var id [simIDBytes]byte
+	copy(id[:], body)
+	return id[:]
+}
+
+func simKey(body []byte) Key {
+	if len(body) < simIDBytes {
+		body = simIDOf(body)
+	}
+	return Key{body[:simIDBytes], int32(body[simIDBytes-1] % 23)}
+}
 
 type simSource struct {
 	sim         *simulation
@@ -379,7 +391,7 @@ func (o *simWindow) Open(c *Context) (err error) {
 func (o *simWindow) Process(_ *Context, r Record) error {
 	k := simKey(r.Body)
 	*o.held.Put(k)++
-	o.timers.Set(Timer{Event: true, At: int64(binary.BigEndian.Uint32(r.Body[2:])) + 5, Key: k})
+	o.timers.Set(Timer{Event: true, At: int64(binary.BigEndian.Uint32(k.Bytes[2:])) + 5, Key: k})
 	return nil
 }
 
@@ -478,7 +490,7 @@ func (p *SimulationPlan) input(r *rand.Rand, i, n int) Input {
 	from := p.Vertices[i]
 	choices := []Partitioner{Hash(simKey), Hash(simKey), Hash(simKey), Rebalance(), Rebalance(), Shuffle(), Global()}
 	if r.IntN(3) == 0 {
-		choices = []Partitioner{Broadcast(), Rescale(), Custom(func(b []byte, n int) int { return int(b[simIDBytes-1]) % n })}
+		choices = []Partitioner{Broadcast(), Rescale(), Custom(func(b []byte, n int) int { return int(simIDOf(b)[simIDBytes-1]) % n })}
 		if from.Parallelism == n {
 			choices = append(choices, Forward(), Forward())
 		}
