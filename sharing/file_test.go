@@ -50,13 +50,13 @@ func TestNothingIsLeft(t *testing.T) {
 		act   func(*Group, *Stream)
 		fails bool
 	}
-	slow := wrap.Rule{When: wrap.Nth(2, wrap.On(wrap.OpWrite)), Then: wrap.Before(func(wrap.Call) { time.Sleep(time.Second) })}
+	slow := wrap.Rule{When: wrap.Nth(2, wrap.On(wrap.OpWrite)), Then: wrap.Before(func(wrap.Call) { time.Sleep(time.Second) })} //lint:sleep virtual time
 	outcomes := []outcome{
 		{name: "durable", rules: []wrap.Rule{slow}, act: func(_ *Group, s *Stream) { s.End(nil) }},
 		{name: "cancelled", rules: []wrap.Rule{slow}, act: func(_ *Group, s *Stream) { s.Cancel(inflight.ErrAborted) }, fails: true},
 		{name: "hangs", rules: []wrap.Rule{{When: wrap.On(wrap.OpFinish), Then: wrap.Hang()}}, act: func(_ *Group, s *Stream) {
 			s.End(nil)
-			time.Sleep(time.Minute)
+			time.Sleep(time.Minute) //lint:sleep virtual time
 			s.Cancel(inflight.ErrAborted)
 		}, fails: true},
 		{name: "fails", rules: []wrap.Rule{slow, {When: wrap.On(wrap.OpFinish), Then: wrap.Fail(inflight.ErrNoSpace)}}, act: func(_ *Group, s *Stream) { s.End(nil) }, fails: true},
