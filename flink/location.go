@@ -62,10 +62,7 @@ func parseURI(s string) (uri, error) {
 
 // below returns the name of u relative to root.
 func (u uri) below(root uri) (string, bool) {
-	_, host, _ := strings.Cut("@"+root.host, "@")
-	if i := strings.LastIndexByte(root.host, '@'); i >= 0 {
-		host = root.host[i+1:]
-	}
+	host := root.host[strings.LastIndexByte(root.host, '@')+1:]
 	if u.scheme != root.scheme && u.scheme != "" || u.host != host && u.host != root.host && u.host != "" {
 		return "", false
 	}
@@ -102,7 +99,10 @@ func (p *places) absolute(ctx context.Context, s string) (location, error) {
 	}
 	home, query := p.homeURI()
 	if u.scheme == "" {
-		u.scheme, u.host = home.scheme, home.host
+		u.scheme = home.scheme
+	}
+	if u.scheme == home.scheme && u.host == "" {
+		u.host = home.host
 	}
 	full := url.URL{Scheme: u.scheme, Host: u.host, Path: u.path}
 	if u.scheme == home.scheme {
@@ -113,12 +113,8 @@ func (p *places) absolute(ctx context.Context, s string) (location, error) {
 
 // at returns the location of the file with that URL.
 func (p *places) at(ctx context.Context, s string) (location, error) {
-	if u, err := parseURI(s); err == nil {
-		home, query := p.homeURI()
-		u.path, _, _ = strings.Cut(u.path, "?")
-		if name, ok := u.below(home); ok && (query == "" || strings.HasSuffix(s, "?"+query)) {
-			return location{p.home, name}, nil
-		}
+	if name, ok := p.belowHome(s); ok {
+		return location{p.home, name}, nil
 	}
 	dir, name, err := SplitURL(s)
 	if err != nil {
@@ -135,6 +131,28 @@ func (p *places) at(ctx context.Context, s string) (location, error) {
 	}
 	p.opened[dir] = b
 	return location{b, name}, nil
+}
+
+// belowHome returns the name of the file with that URL on the store of the
+// checkpoint, if it lies there.
+func (p *places) belowHome(s string) (string, bool) {
+	if !strings.Contains(s, "://") {
+		u, err := parseURI(s)
+		if err != nil {
+			return "", false
+		}
+		home, _ := p.homeURI()
+		return u.below(home)
+	}
+	full, err := url.Parse(s)
+	if err != nil {
+		return "", false
+	}
+	home, query := p.homeURI()
+	if full.RawQuery != query {
+		return "", false
+	}
+	return uri{scheme: full.Scheme, host: full.Host, path: path.Clean("/" + full.Path)}.below(home)
 }
 
 // sibling returns the location of a name beside the directory of the checkpoint.

@@ -1,6 +1,7 @@
 package flink
 
 import (
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -124,4 +125,21 @@ func TestRemote(t *testing.T) {
 		}
 		require.EqualValues(t, files, reads.Load(), "each file is read once")
 	}
+}
+
+// TestOddNames has a base directory whose name a URL must escape.
+func TestOddNames(t *testing.T) {
+	root := flinktest.Unpack(t, "resume-rocksdb")
+	odd := filepath.Join(filepath.Dir(root), "a b%20?é")
+	require.NoError(t, os.Rename(root, odd))
+	c, err := OpenURL(t.Context(), filepath.Join(odd, "chk-3"), OpenOptions{})
+	require.NoError(t, err)
+	p, err := c.PlanRelocate(t.Context(), RelocateOptions{Paths: []Move{{From: "file:/flink/checkpoints/resume-rocksdb", To: "file:" + filepath.ToSlash(odd)}}})
+	require.NoError(t, err)
+	require.NoError(t, p.Execute(t.Context(), c.Backend(), "new/chk-3"))
+	require.NoError(t, c.Close())
+	c, err = OpenURL(t.Context(), filepath.Join(odd, "new", "chk-3"), OpenOptions{})
+	require.NoError(t, err)
+	requireRight(t, c) // through the store of the checkpoint's parent, and that of shared/
+	require.NoError(t, c.Close())
 }

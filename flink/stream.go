@@ -72,8 +72,10 @@ func (c *Checkpoint) openStream(ctx context.Context, h StreamHandle) (*streamRea
 	}
 	if r.windowMax = windowRemote; !f.Backend.Capabilities().Remote {
 		r.windowMax = windowLocal
-		r.pooled = windows.Get().(*[]byte)
-		r.window = (*r.pooled)[:0]
+		if r.size >= windowLocal {
+			r.pooled = windows.Get().(*[]byte)
+			r.window = (*r.pooled)[:0]
+		}
 	}
 	return r, nil
 }
