@@ -6,27 +6,24 @@ import (
 	"time"
 )
 
-// A window is what one round took of the process: CPU time of all threads,
-// bytes and objects allocated on the heap.
-type window struct {
-	cpu            time.Duration
-	bytes, objects uint64
+// A cost is what something took: wall time, and CPU time of all threads.
+type cost struct{ wall, cpu time.Duration }
+
+// costOf runs f.
+func costOf(f func() error) (cost, error) {
+	cpu, start := cpuTime(), time.Now()
+	err := f()
+	return cost{time.Since(start), cpuTime() - cpu}, err
 }
 
-// open begins a window. Reading the allocator stops the world, so it is done
-// outside of the CPU time.
-func open() window {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return window{cpu: cpuTime(), bytes: m.TotalAlloc, objects: m.Mallocs}
-}
-
-// close returns what was taken since.
-func (w window) close() window {
-	cpu := cpuTime()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return window{cpu: cpu - w.cpu, bytes: m.TotalAlloc - w.bytes, objects: m.Mallocs - w.objects}
+// heapOf runs f and returns what it allocated. Reading the allocator stops the
+// world and empties its caches, so that is not done where time is measured.
+func heapOf(f func() error) (bytes, objects int64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err = f()
+	runtime.ReadMemStats(&after)
+	return int64(after.TotalAlloc - before.TotalAlloc), int64(after.Mallocs - before.Mallocs), err
 }
 
 // settle gives memory back, so that the next cell's peak is its own, and

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/spillway-io/spillway/bench/payload"
 )
@@ -14,16 +13,6 @@ import (
 // hot is what plain writes write, and plain reads read into: one MiB that stays
 // in the cache.
 var hot = payload.Channel(payload.Random, 9999, payload.Input, 0, 1<<20)
-
-// cost is what a plain write or read took.
-type cost struct{ wall, cpu time.Duration }
-
-// costOf runs f.
-func costOf(f func() error) (cost, error) {
-	cpu, start := cpuTime(), time.Now()
-	err := f()
-	return cost{time.Since(start), cpuTime() - cpu}, err
-}
 
 // plainWrite is the limit that a writer is measured against: n bytes into a new
 // file of dir, in pieces of 1 MiB, closed, and with sync forced to the disk.

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 )
 
 // The raw probe writes the payload of W to the same place with nothing in
@@ -184,12 +183,10 @@ func (r *runner) rawCell(ctx context.Context, c cell, b budget, latency bool) (e
 
 // rawStep times f and adds the round to the record of op.
 func rawStep(recs map[string]*record, op string, f func() error) error {
-	w, start := open(), time.Now()
-	err := f()
-	wall := time.Since(start)
+	took, err := costOf(f)
 	if recs[op] == nil {
 		recs[op] = &record{}
 	}
-	recs[op].add(round{wall: wall, window: w.close()})
+	recs[op].add(took)
 	return err
 }

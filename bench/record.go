@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"time"
 
@@ -28,7 +29,7 @@ type record struct {
 	CPU          int64   `json:"cpu_ns_total"`
 	PlainCPU     int64   `json:"plain_cpu_ns_total,omitempty"` // of the forced writes, or the reads
 	Rounds       int     `json:"rounds"`
-	Alloc        []int64 `json:"alloc_bytes,omitempty"`
+	Alloc        []int64 `json:"alloc_bytes,omitempty"` // of further rounds
 	AllocObjects []int64 `json:"alloc_objects,omitempty"`
 	Files        int     `json:"files"`
 	FileBytes    int64   `json:"file_bytes"`
@@ -53,12 +54,22 @@ func newRecord(kind string, c cell) *record {
 }
 
 // add adds a round.
-func (r *record) add(x round) {
+func (r *record) add(x cost) {
 	r.Wall = append(r.Wall, x.wall.Nanoseconds())
 	r.CPU += x.cpu.Nanoseconds()
 	r.Rounds = len(r.Wall)
-	r.Alloc = append(r.Alloc, int64(x.bytes))
-	r.AllocObjects = append(r.AllocObjects, int64(x.objects))
+}
+
+// heap runs a few more rounds of f for what they allocate, and done after each.
+func (r *record) heap(f, done func() error) error {
+	for range 3 {
+		bytes, objects, err := heapOf(f)
+		if err := errors.Join(err, done()); err != nil {
+			return err
+		}
+		r.Alloc, r.AllocObjects = append(r.Alloc, bytes), append(r.AllocObjects, objects)
+	}
+	return nil
 }
 
 // plain adds the plain write or read of a round to one of the lists.

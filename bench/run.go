@@ -28,15 +28,9 @@ func (r *runner) emit(rec *record) error {
 	return rec.writeTo(r.out)
 }
 
-// round is what one round took.
-type round struct {
-	wall time.Duration
-	window
-}
-
 // together runs f for each of n subtasks on a goroutine of its own, released
 // together. Wall time is from the earliest start to the latest return.
-func together(n int, f func(sub int) error) (round, error) {
+func together(n int, f func(sub int) error) (cost, error) {
 	starts, ends, errs := make([]time.Time, n), make([]time.Time, n), make([]error, n)
 	var ready, done sync.WaitGroup
 	release := make(chan struct{})
@@ -51,10 +45,10 @@ func together(n int, f func(sub int) error) (round, error) {
 		})
 	}
 	ready.Wait()
-	w := open()
+	cpu := cpuTime()
 	close(release)
 	done.Wait()
-	x := round{window: w.close()}
+	x := cost{cpu: cpuTime() - cpu}
 	first := starts[0]
 	for _, t := range starts {
 		if t.Before(first) {
@@ -90,9 +84,9 @@ func (b budget) measure(ctx context.Context, f func() error) error {
 }
 
 // captureAll captures the next checkpoint and accounts for every buffer.
-func (p *capturer) captureAll() (round, error) {
+func (p *capturer) captureAll() (cost, error) {
 	if err := p.begin(); err != nil {
-		return round{}, err
+		return cost{}, err
 	}
 	x, err := together(p.S, p.capture)
 	return x, errors.Join(err, p.load.settled())
@@ -100,7 +94,7 @@ func (p *capturer) captureAll() (round, error) {
 
 // restoreAll restores a checkpoint once. With check every byte is compared with
 // the payload.
-func (p *capturer) restoreAll(ctx context.Context, m *format.Manifest, check bool) (round, error) {
+func (p *capturer) restoreAll(ctx context.Context, m *format.Manifest, check bool) (cost, error) {
 	var want *load
 	if check {
 		want = p.load
@@ -179,7 +173,7 @@ func (r *runner) write(ctx context.Context, kind string, c cell, l *load, b budg
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	var m *format.Manifest
-	once := func() (round, error) {
+	once := func() (cost, error) {
 		x, err := p.captureAll()
 		if err == nil {
 			m, err = p.manifest()
@@ -205,6 +199,9 @@ func (r *runner) write(ctx context.Context, kind string, c cell, l *load, b budg
 		timing(&rec.PlainNoForce, noForce.wall)
 		return err
 	})
+	if err == nil {
+		err = rec.heap(func() error { _, err := p.captureAll(); return err }, func() error { return p.drop(ctx) })
+	}
 	if err != nil {
 		return err
 	}
@@ -269,6 +266,9 @@ func (r *runner) read(ctx context.Context, c cell, l *load, b budget, cold bool)
 		rec.plain(&rec.PlainRead, plain)
 		return err
 	})
+	if err == nil {
+		err = rec.heap(func() error { _, err := p.restoreAll(ctx, m, false); return err }, prepare)
+	}
 	if err != nil {
 		return err
 	}
@@ -363,16 +363,16 @@ func (r *runner) peak(ctx context.Context, c cell, l *load) (err error) {
 	var m *format.Manifest
 	for _, step := range []struct {
 		kind string
-		do   func() (round, error)
+		do   func() (cost, error)
 	}{
-		{"MEM-W", func() (round, error) {
+		{"MEM-W", func() (cost, error) {
 			x, err := p.captureAll()
 			if err == nil {
 				m, err = p.manifest()
 			}
 			return x, err
 		}},
-		{"MEM-R", func() (round, error) { return p.restoreAll(ctx, m, false) }},
+		{"MEM-R", func() (cost, error) { return p.restoreAll(ctx, m, false) }},
 	} {
 		rec := newRecord(step.kind, c)
 		rec.RSSBase = settle()
