@@ -24,9 +24,12 @@ type memLog struct {
 	red     []string // what the proof did not like
 	proven  int
 	// plant changes what is captured; nil: nothing.
-	plant  func(*memCapture, *capturedData) []capturedData
-	forged map[*memCapture]map[inflight.Address]uint64
-	claim  inflight.Epoch
+	// failCapture and failCommit, if not nil, say what goes wrong.
+	failCapture func(inflight.Task, inflight.CheckpointID) error
+	failCommit  func(inflight.CheckpointID) error
+	plant       func(*memCapture, *capturedData) []capturedData
+	forged      map[*memCapture]map[inflight.Address]uint64
+	claim       inflight.Epoch
 }
 
 type connection struct {
@@ -160,9 +163,16 @@ func (l *memSlot) Commit(c Completed, done func(Committed, error)) {
 	l.s.exec.Go(func() {
 		s := l.s
 		s.mu.Lock()
+		var err error
+		if s.failCommit != nil {
+			err = s.failCommit(c.ID)
+		}
 		if s.claim != s.epoch {
+			err = inflight.ErrFenced
+		}
+		if err != nil {
 			s.mu.Unlock()
-			done(Committed{}, inflight.ErrFenced)
+			done(Committed{}, err)
 			return
 		}
 		cp := &memCheckpoint{Completed: c, parts: s.captures[c.ID]}
@@ -209,6 +219,9 @@ func (w *memWriter) Start(id inflight.CheckpointID, o StartOptions) (Capture, er
 	}
 	w.last = int64(id)
 	w.at = &memCapture{w: w, id: id, o: o, sums: map[inflight.Address]uint64{}}
+	if w.s.failCapture != nil {
+		w.at.err = w.s.failCapture(w.task, id)
+	}
 	return w.at, nil
 }
 

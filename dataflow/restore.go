@@ -31,6 +31,10 @@ func (d *Deployment) restore() (bool, error) {
 	for _, t := range d.tasks {
 		t.replaying = len(t.in.channels)
 		for _, c := range t.in.channels {
+			if d.opts.AtLeastOnce && c.received > c.up.published {
+				// It ran ahead of its barrier; what it saw then comes again.
+				c.received, c.records = c.up.published, c.up.records
+			}
 			if err := c.joins(); err != nil {
 				return false, &inflight.Error{Op: "restore", Object: fmt.Sprintf("%s %s of checkpoint %d", t.id, c, base), Err: err}
 			}
