@@ -260,6 +260,11 @@ func (p *Pending) prepare(ctx context.Context, m *format.Manifest) error {
 	full.Kind, full.Job, full.ID = format.KindCheckpoint, c.log.job, p.id
 	full.Attempt, full.Epoch, full.Base = c.claim.Attempt, c.claim.Epoch, c.claim.Base
 	full.Files = slices.Clone(m.Files)
+	for i, f := range full.Files {
+		if known, ok := c.known(f); ok {
+			full.Files[i] = known
+		}
+	}
 	full.SelfContained = !slices.ContainsFunc(m.Files, func(f format.FileInfo) bool {
 		id, _, err := format.SplitFileName(f.Name)
 		return err != nil || id != p.id
@@ -272,6 +277,23 @@ func (p *Pending) prepare(ctx context.Context, m *format.Manifest) error {
 		return err
 	}
 	return c.log.b.SyncNames(ctx, c.log.dir(p.id))
+}
+
+// known returns what the newest checkpoint or the base says of a file: a
+// checkpoint during recovery refers to files of theirs.
+func (c *Coordinator) known(f format.FileInfo) (format.FileInfo, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	entries := []*format.Manifest{c.tip}
+	if c.base != nil {
+		entries = append(entries, c.base.Manifest)
+	}
+	for _, m := range entries {
+		if g := m.File(f.Name); g != nil && g.FileID == f.FileID && f.DirLength == 0 {
+			return *g, true
+		}
+	}
+	return f, false
 }
 
 func (p *Pending) encode() (err error) {

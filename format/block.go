@@ -203,10 +203,7 @@ func (r *Run) Buffers() int {
 func (r *Run) End() inflight.Pos { return r.Pos.Advance(r.Length, r.Buffers()) }
 
 // FileRef names another channel-state file.
-type FileRef struct {
-	Name   string // relative to the job directory
-	FileID inflight.FileID
-}
+type FileRef = inflight.FileRef
 
 // Table is the run table of a block. It can be used again for the next block:
 // what ReadTable fills then is overwritten.

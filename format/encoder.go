@@ -107,6 +107,7 @@ type member struct {
 	task    inflight.Task
 	status  Status // 0: open
 	prior   []inflight.Segment
+	refs    []FileRef // in this file and the prior ones
 	entries []*entry
 	index   map[inflight.Address]*entry
 	local   int // index in the open block's table
@@ -152,6 +153,7 @@ func NewEncoder(w io.Writer, name string, h FileHeader, o EncoderOptions) (*Enco
 // same checkpoint when a subtask continues there.
 type Carry struct {
 	prior   []inflight.Segment
+	refs    []FileRef
 	entries []*entry
 }
 
@@ -166,7 +168,7 @@ func (e *Encoder) Begin(t inflight.Task, c *Carry) (Member, error) {
 	}
 	m := &member{task: t, index: map[inflight.Address]*entry{}, local: -1}
 	if c != nil {
-		m.prior = c.prior
+		m.prior, m.refs = c.prior, slices.Clone(c.refs)
 		for _, o := range c.entries {
 			n := &entry{Entry: o.Entry, member: m, next: o.next}
 			m.entries = append(m.entries, n)
@@ -275,6 +277,9 @@ func (e *Encoder) Reference(m Member, a inflight.Address, file FileRef, run Run)
 		e.files = append(e.files, file)
 		e.tabSize += len(file.Name) + 20
 	}
+	if !slices.Contains(n.member.refs, file) {
+		n.member.refs = append(n.member.refs, file)
+	}
 	run.Target.File = i
 	run.Address = a
 	run.Flags = run.Flags&(RunHead|RunTail) | RunReference | e.place(n, run.Pos)
@@ -324,13 +329,13 @@ func (e *Encoder) finish(m Member, s Status) error {
 // Carry returns what the next file of member m needs, after Continue and Close.
 func (e *Encoder) Carry(m Member) *Carry {
 	k := e.members[m]
-	return &Carry{prior: append(slices.Clone(k.prior), k.segment), entries: k.entries}
+	return &Carry{prior: append(slices.Clone(k.prior), k.segment), refs: k.refs, entries: k.entries}
 }
 
 // Handle returns the handle of member m, after Complete and Close.
 func (e *Encoder) Handle(m Member) inflight.Handle {
 	k := e.members[m]
-	h := inflight.Handle{Task: k.task, Checkpoint: e.header.Checkpoint, Segments: append(slices.Clone(k.prior), k.segment)}
+	h := inflight.Handle{Task: k.task, Checkpoint: e.header.Checkpoint, Segments: append(slices.Clone(k.prior), k.segment), References: k.refs}
 	for _, n := range k.entries {
 		switch n.Address.Side {
 		case inflight.Input:

@@ -165,6 +165,9 @@ func (m *Manifest) SetHandles(handles []inflight.Handle, known ...FileInfo) {
 		for _, s := range h.Segments {
 			files[s.File] = FileInfo{Name: s.File, FileID: s.FileID}
 		}
+		for _, r := range h.References {
+			files[r.Name] = FileInfo{Name: r.Name, FileID: r.FileID}
+		}
 	}
 	for _, f := range known {
 		if g, ok := files[f.Name]; ok && g.FileID == f.FileID {

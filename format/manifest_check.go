@@ -20,6 +20,7 @@ const (
 // size.
 const (
 	maxParallelism = 1 << 16
+	maxSubtasks    = 1 << 20 // of all vertices
 	maxIndex       = 1 << 16 // of a partition or gate
 	maxText        = 64 << 10
 )
@@ -108,7 +109,7 @@ func (t *Topology) check() (map[string]int, error) {
 	if t == nil {
 		return nil, badManifest("the topology is missing")
 	}
-	tasks := make(map[string]int, len(t.Vertices))
+	tasks, subtasks := make(map[string]int, len(t.Vertices)), 0
 	for _, v := range t.Vertices {
 		switch _, dup := tasks[v.ID]; {
 		case dup:
@@ -122,6 +123,9 @@ func (t *Topology) check() (map[string]int, error) {
 			return nil, err
 		}
 		tasks[v.ID] = v.Parallelism
+		if subtasks += v.Parallelism; subtasks > maxSubtasks {
+			return nil, badManifest("more than %d subtasks", maxSubtasks)
+		}
 	}
 	type end struct {
 		vertex string
@@ -203,6 +207,13 @@ func (m *Manifest) checkTasks(parallelism map[string]int) error {
 				return badManifest("the handle of %s refers to another file than the one listed as %s", h.Task, s.File)
 			case s.Offset < 0 || s.Length <= 0 || f.Size > 0 && (s.Length > f.Size || s.Offset > f.Size-s.Length):
 				return badManifest("the section of %s lies at %d+%d of %s, which has %d bytes", h.Task, s.Offset, s.Length, s.File, f.Size)
+			}
+		}
+	}
+	for _, h := range m.Handles {
+		for _, r := range h.References {
+			if f := files[r.Name]; f == nil || f.FileID != r.FileID {
+				return badManifest("the handle of %s refers to %q, which is not listed", h.Task, r.Name)
 			}
 		}
 	}

@@ -48,7 +48,7 @@ type (
 		Name      string          `json:"name"`
 		Size      int64           `json:"size"`
 		ID        inflight.FileID `json:"id"`
-		Directory []int64         `json:"directory,omitempty"` // offset, length, crc
+		Directory numbers         `json:"directory,omitempty"` // offset, length, crc
 	}
 	tasksJSON struct {
 		Vertex   string        `json:"vertex"`
@@ -57,12 +57,40 @@ type (
 	}
 	subtaskJSON struct {
 		Subtask     int       `json:"subtask"`
-		Segments    [][]int64 `json:"segments,omitempty"` // file, offset, length, crc
+		Segments    []numbers `json:"segments,omitempty"`   // file, offset, length, crc
+		References  numbers   `json:"references,omitempty"` // files
 		InputBytes  uint64    `json:"input_bytes,omitempty"`
 		OutputBytes uint64    `json:"output_bytes,omitempty"`
 		StateBytes  uint64    `json:"state_bytes,omitempty"`
 	}
 )
+
+// numbers is an array of whole numbers. There is one for each subtask, so it is
+// decoded without reflection.
+type numbers []int64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *numbers) UnmarshalJSON(p []byte) error {
+	inner, ok := bytes.CutPrefix(p, []byte("["))
+	if ok {
+		inner, ok = bytes.CutSuffix(inner, []byte("]"))
+	}
+	if !ok {
+		return fmt.Errorf("%.40q is not an array of numbers", p)
+	}
+	*n = make(numbers, 0, min(4, len(inner)))
+	for field := range bytes.SplitSeq(inner, []byte(",")) {
+		if field = bytes.TrimSpace(field); len(field) == 0 && len(inner) == 0 {
+			break
+		}
+		v, err := strconv.ParseInt(string(field), 10, 64)
+		if err != nil {
+			return fmt.Errorf("%.40q is not an array of whole numbers", p)
+		}
+		*n = append(*n, v)
+	}
+	return nil
+}
 
 // EncodeManifest returns the bytes of m. It refuses what DecodeManifest would.
 func EncodeManifest(m *Manifest) ([]byte, error) {
@@ -73,7 +101,7 @@ func EncodeManifest(m *Manifest) ([]byte, error) {
 	for _, f := range m.Files {
 		j := fileJSON{Name: f.Name, Size: f.Size, ID: f.FileID}
 		if f.DirLength > 0 {
-			j.Directory = []int64{f.DirOffset, f.DirLength, int64(f.DirCRC)}
+			j.Directory = numbers{f.DirOffset, f.DirLength, int64(f.DirCRC)}
 		}
 		w.Files = append(w.Files, j)
 	}
@@ -109,7 +137,10 @@ func (m *Manifest) tasksJSON() []tasksJSON {
 	for _, h := range m.Handles {
 		s := subtaskJSON{Subtask: h.Task.Subtask, InputBytes: h.InputBytes, OutputBytes: h.OutputBytes, StateBytes: h.StateBytes}
 		for _, g := range h.Segments {
-			s.Segments = append(s.Segments, []int64{files[g.File], g.Offset, g.Length, int64(g.CRC)})
+			s.Segments = append(s.Segments, numbers{files[g.File], g.Offset, g.Length, int64(g.CRC)})
+		}
+		for _, r := range h.References {
+			s.References = append(s.References, files[r.Name])
 		}
 		t := index[h.Task.Vertex]
 		t.Subtasks = append(t.Subtasks, s)
@@ -244,6 +275,12 @@ func (w *manifestJSON) fill() error {
 				}
 				f := &m.Files[g[0]]
 				h.Segments = append(h.Segments, inflight.Segment{File: f.Name, FileID: f.FileID, Offset: g[1], Length: g[2], CRC: uint32(g[3])})
+			}
+			for _, i := range s.References {
+				if i < 0 || i >= int64(len(m.Files)) {
+					return badManifest("subtask %s refers to file %d of %d", h.Task, i, len(m.Files))
+				}
+				h.References = append(h.References, inflight.FileRef{Name: m.Files[i].Name, FileID: m.Files[i].FileID})
 			}
 			m.Handles = append(m.Handles, h)
 		}

@@ -43,6 +43,12 @@ type Segment struct {
 	CRC    uint32 `json:"crc"`
 }
 
+// FileRef names a channel-state file, relative to the job directory.
+type FileRef struct {
+	Name   string `json:"name"`
+	FileID FileID `json:"file_id"`
+}
+
 // Handle says where the captured state of one subtask of one checkpoint lies:
 // an ordered list of segments, the last of which carries the subtask's complete
 // mark. It is all that is needed to restore the subtask; the manifest holds one
@@ -52,6 +58,9 @@ type Handle struct {
 	Task       Task         `json:"task"`
 	Checkpoint CheckpointID `json:"checkpoint"`
 	Segments   []Segment    `json:"segments,omitempty"`
+	// References are the files of older checkpoints that captured bytes lie in,
+	// beside those of the segments. They must be kept as long as the handle is.
+	References []FileRef `json:"references,omitempty"`
 	// InputBytes, OutputBytes and StateBytes count payload before compression.
 	InputBytes  uint64 `json:"input_bytes,omitempty"`
 	OutputBytes uint64 `json:"output_bytes,omitempty"`
