@@ -3,7 +3,9 @@ package writer
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,7 +18,12 @@ import (
 	"github.com/spillway-io/spillway/inflight"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("SPILLWAY_CRASH") != "" {
+		_ = flag.Set("rapid.checks", "20000") // an explicit flag comes later
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // buffers makes buffers and counts what becomes of them.
 type buffers struct {
