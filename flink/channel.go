@@ -105,6 +105,15 @@ func (h ChannelHandle) Channels() iter.Seq2[Channel, error] {
 	}
 }
 
+// channelCount returns how many channels h says it has, and room for.
+func (h ChannelHandle) channelCount() int {
+	if !h.Merged {
+		return 1
+	}
+	d := h.listDecoder()
+	return d.count("channels", mergedItem)
+}
+
 // listRest counts the bytes behind the last channel of a merged handle's list.
 func (h ChannelHandle) listRest() int {
 	if !h.Merged {

@@ -56,7 +56,11 @@ type DamagedHandle struct {
 
 // Index lists the channels of m and groups them by stream, as Flink does.
 func (m *Metadata) Index() *Index {
-	x := &Index{}
+	n := 0
+	for h := range m.channelHandles() {
+		n += h.channelCount()
+	}
+	x := &Index{Channels: make([]ChannelState, 0, n)}
 	streams := map[string]int{}
 	for i := range m.Operators {
 		o := &m.Operators[i]

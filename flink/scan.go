@@ -77,10 +77,15 @@ func (c *Checkpoint) newScan(x *Index, edges []Edge) *scan {
 		gates: x.portsOf(inflight.Input), parts: x.portsOf(inflight.Output), edges: edges}
 }
 
+// maxFindings bounds how many findings a scan makes; more say nothing new.
+const maxFindings = 10_000
+
 func (s *scan) find(f inflight.Finding) {
 	s.mu.Lock()
-	s.findings = append(s.findings, f)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if len(s.findings) < maxFindings {
+		s.findings = append(s.findings, f)
+	}
 }
 
 // streamFinding is a finding about stream i.
@@ -185,11 +190,11 @@ func (s *scan) pass(ctx context.Context, i int, side inflight.Side) error {
 			return nil
 		},
 		bad: func(k int, err *FormatError) error {
-			if ch := &s.channels[chunks[k].Channel]; ch.unread {
+			ch := &s.channels[chunks[k].Channel]
+			if ch.unread {
 				return nil // one finding for a channel is enough
-			} else {
-				ch.unread = true
 			}
+			ch.unread = true
 			s.channelError(err.Code, int(chunks[k].Channel), err.Offset, err, "%s", err.Text)
 			return nil
 		},

@@ -292,12 +292,11 @@ func (r *Report) sealOfDamaged(ctx context.Context, b backends.Backend, dir stri
 	if p.open == nil {
 		p.open = backends.Open
 	}
-	defer p.close()
 	if o.NoSeal {
 		return nil
 	}
 	seal, _, err := readSeal(ctx, p)
-	if err != nil {
+	if err := errors.Join(err, p.close()); err != nil {
 		return ctx.Err()
 	}
 	raw, err := readAll(ctx, b, path.Join(dir, MetadataName), MaxMetadata)

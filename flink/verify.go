@@ -279,15 +279,16 @@ func (v *verifier) index() {
 		most = max(most, v.c.Operators[i].Parallelism)
 	}
 	type channel struct {
-		op      *Operator
-		entry   int
 		subtask int
 		address inflight.Address
 	}
-	seen := make(map[channel]bool, len(v.x.Channels))
+	seen := map[channel]bool{} // of one subtask: the list is in their order
 	for i := range v.x.Channels {
 		c := &v.x.Channels[i]
-		k := channel{c.Operator, c.Task.Subtask, c.Subtask, c.Address}
+		if i > 0 && (c.Operator != v.x.Channels[i-1].Operator || c.Task != v.x.Channels[i-1].Task) {
+			clear(seen)
+		}
+		k := channel{c.Subtask, c.Address}
 		if seen[k] {
 			v.channel(c, inflight.SeverityError, CodeDuplicateChannel, "the channel has two handles: Flink fails on it")
 		}
@@ -377,11 +378,10 @@ func (v *verifier) stateFiles(ctx context.Context) error {
 		default:
 			return nil
 		}
-		if key := string(h.raw); seen[key] {
+		if seen[string(h.raw)] {
 			return nil
-		} else {
-			seen[key] = true
 		}
+		seen[string(h.raw)] = true
 		if h.Kind() == KindSegment {
 			segments = append(segments, h)
 		}
