@@ -16,7 +16,7 @@ func (l *Log) checkComplete(ctx context.Context, m *format.Manifest) error {
 	var findings []inflight.Finding
 	if !m.Partial {
 		for _, t := range m.Missing() {
-			findings = append(findings, inflight.Finding{Severity: inflight.SeverityError, Code: CodeSubtaskMissing, Object: format.CheckpointDir(m.ID),
+			findings = append(findings, inflight.Finding{Severity: inflight.SeverityError, Code: format.CodeMissingSubtask, Object: format.CheckpointDir(m.ID),
 				Offset: -1, Task: &t, Text: "it has not acknowledged and had not finished", Err: inflight.ErrIncomplete})
 		}
 	}

@@ -262,21 +262,17 @@ func missingFiles(v *view, m *format.Manifest) (findings []inflight.Finding) {
 		size, ok := v.size(f.Name)
 		switch {
 		case !ok:
-			findings = append(findings, fileFinding(CodeFileMissing, f.Name, "the file is missing"))
+			findings = append(findings, fileFinding(format.CodeMissingFile, f.Name, "the file is not there"))
 		case f.Size != 0 && size != f.Size:
-			findings = append(findings, fileFinding(CodeFileSize, f.Name, fmt.Sprintf("the file has %d bytes, %d were written", size, f.Size)))
+			findings = append(findings, fileFinding(format.CodeWrongSize, f.Name, fmt.Sprintf("the file has %d bytes, the manifest says %d", size, f.Size)))
 		}
 	}
 	return findings
 }
 
-// The codes of findings about slots.
-const (
-	CodeFileMissing    = "file-missing"
-	CodeFileSize       = "file-size"
-	CodeSubtaskMissing = "subtask-missing"
-	CodeSlotDamaged    = "manifest-damaged"
-)
+// CodeSlotDamaged is the code of the finding that the entry of a slot does not
+// verify.
+const CodeSlotDamaged = "manifest-damaged"
 
 func fileFinding(code, name, text string) inflight.Finding {
 	return inflight.Finding{Severity: inflight.SeverityError, Code: code, Object: name, Offset: -1, Text: text, Err: inflight.ErrIncomplete}

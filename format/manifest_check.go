@@ -10,10 +10,14 @@ import (
 	"github.com/spillway-io/spillway/inflight"
 )
 
-// The codes of findings about a manifest and the statistics beside it.
+// The codes of findings about a manifest, what it lists, and the statistics
+// beside it.
 const (
-	CodeManifest = "manifest"
-	CodeStats    = "stats"
+	CodeManifest       = "manifest"
+	CodeStats          = "stats"
+	CodeMissingFile    = "missing-file"
+	CodeWrongSize      = "wrong-size"
+	CodeMissingSubtask = "missing-subtask"
 )
 
 // Limits of a manifest. They keep a hostile one from costing more than its own

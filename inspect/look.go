@@ -69,7 +69,7 @@ func findingOf(err error, object string) inflight.Finding {
 	}
 	switch {
 	case errors.Is(err, inflight.ErrNotExist):
-		f.Code, f.Text = reader.CodeMissingFile, "the file is not there"
+		f.Code, f.Text = format.CodeMissingFile, "the file is not there"
 	case errors.Is(err, inflight.ErrMismatch):
 		f.Code = reader.CodeMismatch
 	case errors.Is(err, inflight.ErrForeign):

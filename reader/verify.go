@@ -12,12 +12,9 @@ import (
 
 // The codes of findings about a checkpoint as a whole.
 const (
-	CodeMissingFile    = "missing-file"
-	CodeWrongSize      = "wrong-size"
-	CodeUnreadable     = "unreadable"
-	CodeMissingSubtask = "missing-subtask"
-	CodeUnlistedFile   = "unlisted-file"
-	CodeMismatch       = "mismatch"
+	CodeUnreadable   = "unreadable"
+	CodeUnlistedFile = "unlisted-file"
+	CodeMismatch     = "mismatch"
 )
 
 // VerifyOptions are the options of Checkpoint.Verify.
@@ -63,7 +60,7 @@ func (v *verifier) fault(object string, t *inflight.Task, err error) {
 	if fe := (*format.FormatError)(nil); errors.As(err, &fe) {
 		f.Code, f.Offset, f.Text = fe.Code, fe.Offset, fe.Text
 	} else if errors.Is(err, inflight.ErrNotExist) {
-		f.Code, f.Text = CodeMissingFile, "the file is not there"
+		f.Code, f.Text = format.CodeMissingFile, "the file is not there"
 	} else if errors.Is(err, inflight.ErrMismatch) {
 		f.Code = CodeMismatch
 	}
@@ -94,7 +91,7 @@ func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, erro
 		if c.Manifest.Partial {
 			severity = inflight.SeverityInfo
 		}
-		v.report(inflight.Finding{Severity: severity, Code: CodeMissingSubtask, Object: c.Dir, Offset: -1, Task: &t, Text: "the checkpoint has no state of this subtask", Err: inflight.ErrIncomplete})
+		v.report(inflight.Finding{Severity: severity, Code: format.CodeMissingSubtask, Object: c.Dir, Offset: -1, Task: &t, Text: "the checkpoint has no state of this subtask", Err: inflight.ErrIncomplete})
 	}
 	if o.Records {
 		var err error
@@ -124,7 +121,7 @@ func (v *verifier) files(ctx context.Context, c *Checkpoint, progress func(done,
 			continue
 		}
 		if m.Size > 0 && f.Size != m.Size {
-			v.report(inflight.Finding{Severity: inflight.SeverityError, Code: CodeWrongSize, Object: m.Name, Offset: -1, Err: inflight.ErrCorrupt,
+			v.report(inflight.Finding{Severity: inflight.SeverityError, Code: format.CodeWrongSize, Object: m.Name, Offset: -1, Err: inflight.ErrCorrupt,
 				Text: fmt.Sprintf("the file has %d bytes, the manifest says %d", f.Size, m.Size)})
 		}
 		for _, n := range f.Findings {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,13 +19,8 @@ import (
 func smallManifest(t *testing.T, b *statetest.Backend, codec format.Codec) (*statetest.Checkpoint, *format.Manifest) {
 	c := small(t, b, codec)
 	m := manifestOf(c)
-	for _, f := range []string{format.StateFileName(6, "g0", "abc")} {
-		p := statetest.Get(t, b, "job/"+f)
-		h, _, err := format.DecodeFileHeader(p)
-		require.NoError(t, err)
-		m.Files = append(m.Files, format.FileInfo{Name: f, FileID: h.FileID, Size: int64(len(p))})
-	}
-	slices.SortFunc(m.Files, func(a, b format.FileInfo) int { return strings.Compare(a.Name, b.Name) })
+	old := m.File(format.StateFileName(6, "g0", "abc")) // that a handle refers to
+	old.Size = int64(len(statetest.Get(t, b, "job/"+old.Name)))
 	_, err := format.EncodeManifest(m)
 	require.NoError(t, err)
 	return c, m
@@ -66,17 +60,17 @@ func TestVerify(t *testing.T) {
 		{name: "right"},
 		{name: "payload of an own file", spoil: flip(first, 130), errors: []string{format.CodeMissingBytes, format.CodePayload}, texts: []string{"bytes 8192–8251 of gate 0 channel 2 missing"}},
 		{name: "payload of an older file", spoil: flip(old, 130), errors: []string{format.CodeMissingBytes, format.CodePayload}, texts: []string{"bytes 0–39 of partition 1 subpartition 0 missing"}},
-		{name: "a file is missing", spoil: func(*format.Manifest) { require.NoError(t, b.Remove(t.Context(), second)) }, errors: []string{CodeMissingFile}, texts: []string{"count/1: the file is not there"}},
-		{name: "an older file is missing", spoil: func(*format.Manifest) { require.NoError(t, b.Remove(t.Context(), old)) }, errors: []string{CodeMissingFile}, texts: []string{"bytes 40–69 of partition 1"}},
-		{name: "bytes appended", spoil: func(*format.Manifest) { statetest.Put(t, b, first, append(bytes.Clone(files[first]), 0)) }, errors: []string{format.CodeTrailingBytes, CodeWrongSize}},
-		{name: "cut", spoil: func(*format.Manifest) { statetest.Put(t, b, second, files[second][:300]) }, errors: []string{format.CodeTorn, CodeWrongSize}},
+		{name: "a file is missing", spoil: func(*format.Manifest) { require.NoError(t, b.Remove(t.Context(), second)) }, errors: []string{format.CodeMissingFile}, texts: []string{"count/1: the file is not there"}},
+		{name: "an older file is missing", spoil: func(*format.Manifest) { require.NoError(t, b.Remove(t.Context(), old)) }, errors: []string{format.CodeMissingFile}, texts: []string{"bytes 40–69 of partition 1"}},
+		{name: "bytes appended", spoil: func(*format.Manifest) { statetest.Put(t, b, first, append(bytes.Clone(files[first]), 0)) }, errors: []string{format.CodeTrailingBytes, format.CodeWrongSize}},
+		{name: "cut", spoil: func(*format.Manifest) { statetest.Put(t, b, second, files[second][:300]) }, errors: []string{format.CodeTorn, format.CodeWrongSize}},
 		{name: "swapped", spoil: func(*format.Manifest) {
 			statetest.Put(t, b, first, files[second])
 			statetest.Put(t, b, second, files[first])
-		}, errors: []string{CodeWrongSize, format.CodeForeign}},
-		{name: "empty", spoil: func(*format.Manifest) { statetest.Put(t, b, first, nil) }, errors: []string{format.CodeEmpty, CodeWrongSize}},
-		{name: "not ours", spoil: func(*format.Manifest) { statetest.Put(t, b, first, []byte("{\"some\": \"json\"}")) }, errors: []string{format.CodeForeign, CodeWrongSize}},
-		{name: "a subtask is missing", spoil: func(m *format.Manifest) { m.Finished = nil }, errors: []string{CodeMissingSubtask}, texts: []string{"count/0: the checkpoint has no state"}},
+		}, errors: []string{format.CodeWrongSize, format.CodeForeign}},
+		{name: "empty", spoil: func(*format.Manifest) { statetest.Put(t, b, first, nil) }, errors: []string{format.CodeEmpty, format.CodeWrongSize}},
+		{name: "not ours", spoil: func(*format.Manifest) { statetest.Put(t, b, first, []byte("{\"some\": \"json\"}")) }, errors: []string{format.CodeForeign, format.CodeWrongSize}},
+		{name: "a subtask is missing", spoil: func(m *format.Manifest) { m.Finished = nil }, errors: []string{format.CodeMissingSubtask}, texts: []string{"count/0: the checkpoint has no state"}},
 		{name: "a subtask is incomplete", spoil: func(m *format.Manifest) {
 			m.Handles = slices.Clone(m.Handles)
 			m.Handles[1].Segments = m.Handles[1].Segments[:1]
@@ -90,7 +84,7 @@ func TestVerify(t *testing.T) {
 			flip(first, 130)(m)
 			flip(old, 130)(m)
 			require.NoError(t, b.Remove(t.Context(), second))
-		}, errors: []string{CodeMissingFile, format.CodeMissingBytes, format.CodePayload}},
+		}, errors: []string{format.CodeMissingFile, format.CodeMissingBytes, format.CodePayload}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for name, p := range files {

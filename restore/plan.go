@@ -74,7 +74,7 @@ const (
 	EdgeRemoved           ChangeKind = "edge-removed"
 	PartitionerChanged    ChangeKind = "partitioner"
 	SerializerChanged     ChangeKind = "serializer"
-	SubtaskMissing        ChangeKind = "subtask-missing"
+	SubtaskMissing        ChangeKind = format.CodeMissingSubtask
 )
 
 // Change is one thing that does not fit, and what to give up so that it does.
