@@ -163,8 +163,7 @@ func (c *fixtureCheckpoint) commit() {
 	slices.SortFunc(c.handles, func(a, b inflight.Handle) int {
 		return cmp.Or(slices.Index(order, a.Task.Vertex)-slices.Index(order, b.Task.Vertex), a.Task.Subtask-b.Task.Subtask)
 	})
-	c.SetHandles(c.handles, c.files...)
-	c.Files = append(c.referred, c.Files...)
+	c.SetHandles(c.handles, append(c.files, c.referred...)...)
 	c.SelfContained = len(c.referred) == 0
 	c.entry(&c.Manifest)
 }
