@@ -68,7 +68,7 @@ func (i *Inspector) openDir(ctx context.Context, t *Target, job, dir string) (*c
 	rel := strings.TrimPrefix(strings.TrimPrefix(dir, job), "/")
 	var err error
 	if c.Checkpoint, err = c.r.Checkpoint(ctx, rel); err == nil {
-		err = errors.Join(checkSlot(c.Manifest, dir), checkSubtasks(c.Manifest, dir))
+		err = checkSlot(c.Manifest, dir)
 	}
 	if err != nil {
 		c.Close()
@@ -91,22 +91,6 @@ func checkSlot(m *format.Manifest, dir string) error {
 		return nil
 	}
 	return fail("open", dir, fmt.Errorf("%w: %w: it is the entry of slot %d", inflight.ErrDamaged, inflight.ErrForeign, m.ID), "put the right manifest back")
-}
-
-// maxSubtasks is how many subtasks a topology may have: what is told of each
-// takes memory, and a few bytes of a hostile manifest ask for many.
-const maxSubtasks = 1 << 20
-
-func checkSubtasks(m *format.Manifest, dir string) error {
-	n := 0
-	for _, v := range m.Topology.Vertices {
-		n += v.Parallelism
-	}
-	if n <= maxSubtasks {
-		return nil
-	}
-	return fail("open", dir, &format.FormatError{Code: format.CodeManifest, Offset: -1, Err: inflight.ErrTooLarge,
-		Text: fmt.Sprintf("manifest: %d subtasks, at most %d", n, maxSubtasks)}, "")
 }
 
 // stats reads the statistics beside the manifest; nil: there are none.

@@ -22,6 +22,7 @@ import (
 	"github.com/spillway-io/spillway/catalog"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/internal/statetest"
 	"github.com/spillway-io/spillway/reader"
 )
 
@@ -384,22 +385,32 @@ func TestHostileManifest(t *testing.T) {
 	b := mem.New(mem.Options{})
 	m := checkpointEntry("words", 1)
 	for v := range 1000 {
-		m.Topology.Vertices = append(m.Topology.Vertices, format.Vertex{ID: fmt.Sprint(v), Parallelism: 1 << 16})
+		m.Topology.Vertices = append(m.Topology.Vertices, format.Vertex{ID: fmt.Sprint(v), Parallelism: 50000})
 	}
-	entry(t, b, "words/chk-0000000001/_manifest.json", m)
+	_, err := format.EncodeManifest(m)
+	require.ErrorContains(t, err, "more than 1048576 subtasks")
+	for v := range m.Topology.Vertices {
+		m.Topology.Vertices[v].Parallelism = 1
+	}
+	p, err := format.EncodeManifest(m)
+	require.NoError(t, err)
+	p = bytes.ReplaceAll(p, []byte(`"parallelism":1`), []byte(`"parallelism":50000`))
+	const tail = `01234567"}` + "\n"
+	p = fmt.Appendf(p[:len(p)-len(tail)], "%08x\"}\n", format.Checksum(p[:len(p)-len(tail)]))
+	statetest.Put(t, b, "words/chk-0000000001/_manifest.json", p)
 	i := New(Options{Open: func(context.Context, string) (backends.Backend, error) { return b, nil }})
 	target, err := i.Find(t.Context(), "mem://x", "words")
 	require.NoError(t, err)
 	_, err = i.Show(t.Context(), target, ShowOptions{})
-	require.ErrorIs(t, err, inflight.ErrTooLarge)
+	require.ErrorIs(t, err, inflight.ErrDamaged)
 	require.Equal(t, ExitFindings, ExitCode(err))
 	_, err = i.Roundtrip(t.Context(), target)
-	require.ErrorIs(t, err, inflight.ErrTooLarge)
+	require.ErrorIs(t, err, inflight.ErrDamaged)
 	for _, all := range []bool{false, true} {
 		require.NoError(t, i.Verify(t.Context(), target, VerifyOptions{All: all}, func(v *Verification) error {
 			require.Len(t, v.Findings, 1)
 			require.Equal(t, format.CodeManifest, v.Findings[0].Code)
-			require.Equal(t, "manifest: 65536001 subtasks, at most 1048576", v.Findings[0].Text)
+			require.Equal(t, "manifest: more than 1048576 subtasks", v.Findings[0].Text)
 			return nil
 		}))
 	}
