@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -188,6 +189,40 @@ func TestFolderAndObjectOfOneName(t *testing.T) {
 	require.ErrorIs(t, err, inflight.ErrNotExist)
 	require.Equal(t, []string{"d/x"}, list(t, b, ""))
 	require.Empty(t, leftovers(t, b, ""))
+}
+
+// TestNoRegularFile: opening a pipe waits for its other end, and reading a
+// device may never end.
+func TestNoRegularFile(t *testing.T) {
+	ctx, root := t.Context(), t.TempDir()
+	b := open(t, root)
+	put(t, b, "d/x", "x")
+	require.NoError(t, unix.Mkfifo(filepath.Join(root, "d/pipe"), 0o600))
+	require.NoError(t, os.Symlink("pipe", filepath.Join(root, "d/link")))
+	require.NoError(t, os.Symlink("/dev/zero", filepath.Join(root, "d/device")))
+	socket, err := net.Listen("unix", filepath.Join(root, "d/socket"))
+	require.NoError(t, err)
+	defer socket.Close()
+	for _, name := range []string{"d/pipe", "d/link", "d/device", "d/socket"} {
+		_, err := b.Open(ctx, name)
+		require.ErrorIs(t, err, inflight.ErrConfig, name)
+		require.ErrorContains(t, err, "a pipe, socket or device")
+		_, err = b.Stat(ctx, name)
+		require.ErrorIs(t, err, inflight.ErrConfig, name)
+		_, err = b.Open(ctx, name+"/x")
+		require.ErrorIs(t, err, inflight.ErrNotExist, name)
+		require.Empty(t, list(t, b, name+"/"))
+		require.Empty(t, children(t, b, name))
+		require.Empty(t, leftovers(t, b, name))
+		require.NoError(t, b.RemoveAll(ctx, name))
+		require.ErrorIs(t, b.SyncNames(ctx, name), inflight.ErrConfig, name)
+		require.ErrorIs(t, tryPut(ctx, b, name, "x", true), inflight.ErrExist, name)
+	}
+	require.Equal(t, []string{"d/x"}, list(t, b, ""))
+	b = open(t, filepath.Join(root, "d/pipe"))
+	for _, err := range b.List(ctx, "") {
+		require.ErrorIs(t, err, inflight.ErrConfig)
+	}
 }
 
 func TestNoPermission(t *testing.T) {

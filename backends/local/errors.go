@@ -40,10 +40,22 @@ func fail(op, path string, err error) error {
 // failRead is fail for a name that is looked up: a name below a file does not
 // exist.
 func failRead(op, path string, err error) error {
-	if errors.Is(err, syscall.ENOTDIR) {
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
 		return notAFile(op, path)
+	case errors.Is(err, syscall.ENXIO): // a socket is not even opened
+		return notRegular(op, path, fs.ModeSocket)
 	}
 	return fail(op, path, err)
+}
+
+// notRegular refuses what is no object: a folder of that name means that there
+// is none; a pipe, socket or device is in the way.
+func notRegular(op, path string, mode fs.FileMode) error {
+	if mode.IsDir() {
+		return notAFile(op, path)
+	}
+	return &inflight.Error{Op: op, Object: path, Err: fmt.Errorf("%w: a pipe, socket or device", inflight.ErrConfig), Mend: "choose another name: a file is needed"}
 }
 
 func notAFile(op, path string) error {

@@ -195,7 +195,7 @@ func (b *Backend) stat(name string) (backends.Info, error) {
 		return backends.Info{}, failRead("stat", path, err)
 	}
 	if !st.Mode().IsRegular() {
-		return backends.Info{}, notAFile("stat", path)
+		return backends.Info{}, notRegular("stat", path, st.Mode())
 	}
 	return backends.Info{Name: name, Size: st.Size(), Modified: st.ModTime()}, nil
 }

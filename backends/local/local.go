@@ -247,7 +247,7 @@ func (b *Backend) syncUp(dir string) error {
 // syncFolder makes the names in dir durable, where the file system can; Windows
 // has no such call.
 func (b *Backend) syncFolder(dir string) error {
-	f, err := os.Open(dir)
+	f, err := openFolder(dir)
 	if err != nil || runtime.GOOS == "windows" {
 		return err
 	}

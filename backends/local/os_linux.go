@@ -75,6 +75,11 @@ func renameNoReplace(from, to string) error {
 	}
 }
 
+// openFolder opens a folder, and nothing else.
+func openFolder(dir string) (*os.File, error) {
+	return os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
+}
+
 var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
 
 // readFolder returns what is in dir at one moment, in no order.
@@ -84,7 +89,7 @@ var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 64<<10); retur
 // larger folder gets a larger buffer, and where even that takes several calls
 // (very large ones, FUSE) two readings must agree.
 func readFolder(dir string) ([]entry, error) {
-	f, err := os.Open(dir)
+	f, err := openFolder(dir)
 	if err != nil {
 		return nil, err
 	}

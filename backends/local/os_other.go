@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
 // earlyWriteOut does nothing here: the sync at the end writes all.
@@ -15,6 +16,11 @@ func (*earlyWriteOut) init(*os.File) error { return nil }
 func (*earlyWriteOut) upTo(int64) error    { return nil }
 
 func renameNoReplace(string, string) error { return errors.ErrUnsupported }
+
+// openFolder opens a folder; it does not wait for the other end of a pipe.
+func openFolder(dir string) (*os.File, error) {
+	return os.OpenFile(dir, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
 
 // readFolder returns what is in dir, in no order.
 func readFolder(dir string) ([]entry, error) {

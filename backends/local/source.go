@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/inflight"
@@ -27,7 +28,7 @@ func (b *Backend) Open(ctx context.Context, name string) (backends.Source, error
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe would wait for its other end
 	if err != nil {
 		return nil, failRead("open", path, err)
 	}
@@ -37,7 +38,7 @@ func (b *Backend) Open(ctx context.Context, name string) (backends.Source, error
 	case err != nil:
 		err = fail("open", path, err)
 	case !st.Mode().IsRegular():
-		err = notAFile("open", path)
+		err = notRegular("open", path, st.Mode())
 	default:
 		s.info = backends.Info{Name: name, Size: st.Size(), Modified: st.ModTime()}
 		if err = b.adopt(s); err != nil {

@@ -186,6 +186,23 @@ func TestFewFileDescriptors(t *testing.T) {
 	}
 }
 
+// TestPipe: whoever opens a pipe waits for its other end.
+func TestPipe(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	fixture(t, dir)
+	file := dir + "/words/chk-0000000005/g1-a3.cstate"
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, syscall.Mkfifo(file, 0o600))
+	for _, args := range [][]string{{"verify", file}, {"dump", file}} {
+		code, _, stderr := execute(t, `exec "$@"`, args...)
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, "a pipe, socket or device (choose another name: a file is needed)")
+	}
+	code, stdout, _ := execute(t, `exec "$@"`, "verify", dir+"/words")
+	require.Equal(t, 1, code, stdout)
+	require.Regexp(t, "error +unreadable +.*a pipe, socket or device", stdout)
+}
+
 func TestInterrupt(t *testing.T) {
 	// 1 TiB of zeros take a while, and no space.
 	dir := t.TempDir()
