@@ -92,7 +92,7 @@ func TestOutputTable(t *testing.T) {
 		require.True(t, (*notified)[len(*notified)-1], "with priority")
 		s.write([]byte("kl"))
 		s.flush()
-		require.Equal(t, []string{"<barrier 3 (unaligned)>", "abcd", "efgh", "ijkl"}, drainText(s))
+		require.Equal(t, []string{"<barrier 3 (unaligned)>", "abcd", "efgh", "ij", "kl"}, drainText(s))
 	})
 	t.Run("add priority barrier while blocked: it passes", func(t *testing.T) {
 		p, s, _ := line(t)

@@ -57,7 +57,8 @@ func (p *partition) flush() {
 
 // available reports whether new input may be taken. When it may not, and every
 // buffer that is out is an open one, nobody would ever free one: they are
-// finished (Flink: at least one more buffer than subpartitions).
+// finished (Flink: at least one more buffer than subpartitions). The same for
+// a subpartition whose only buffer is open.
 func (p *partition) available() bool {
 	if p.pool.avail.Load() {
 		return true
@@ -65,7 +66,7 @@ func (p *partition) available() bool {
 	p.flush()
 	stuck := p.pool.out() <= p.open
 	for _, s := range p.subs {
-		if stuck || p.pool.full(s.index) {
+		if stuck || p.pool.perSub == 1 && p.pool.full(s.index) {
 			s.finish()
 		}
 	}

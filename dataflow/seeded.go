@@ -20,6 +20,8 @@ type Seeded struct {
 	JobTime, SendTime time.Duration
 	// Lose and Double are how many of a thousand messages are lost or doubled.
 	Lose, Double int
+	// Budget is the most that a step does; default 3.
+	Budget int
 	// Steps counts what was done so far.
 	Steps int
 
@@ -32,7 +34,7 @@ type Seeded struct {
 
 // NewSeeded returns an executor at time 0.
 func NewSeeded(seed uint64) *Seeded {
-	return &Seeded{Rand: rand.New(rand.NewPCG(seed, 0x5b111)), StepCost: 20 * time.Microsecond, JobTime: time.Millisecond, SendTime: time.Millisecond}
+	return &Seeded{Rand: rand.New(rand.NewPCG(seed, 0x5b111)), StepCost: 20 * time.Microsecond, Budget: 3, JobTime: time.Millisecond, SendTime: time.Millisecond}
 }
 
 // Now implements Executor.
@@ -108,7 +110,7 @@ func (s *Seeded) step() {
 	w.listed = false
 	s.Steps++
 	s.now += s.random(s.StepCost)
-	w.status = w.actor.Step(1 + s.Rand.IntN(3))
+	w.status = w.actor.Step(1 + s.Rand.IntN(s.Budget))
 	switch w.status.Why {
 	case Ready:
 		w.enlist()

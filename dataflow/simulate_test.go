@@ -9,7 +9,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run the simulation of this seed only, with a trace")
-	seedsFlag = flag.Int("seeds", 2000, "how many seeds TestSimulation runs")
+	seedsFlag = flag.Int("seeds", 300, "how many seeds TestSimulation runs")
 )
 
 // simulate runs one seed over a memLog and returns it with the result.

@@ -117,10 +117,11 @@ func (s *subpartition) publish() {
 	s.pub = s.pos
 }
 
-// event publishes what is written and puts ev behind it.
+// event puts ev behind everything written so far. The unfinished buffer is
+// closed by it, as in Flink.
 func (s *subpartition) event(ev *event) {
+	s.finish()
 	s.mu.Lock()
-	s.publish()
 	s.q.push(entry{ev: ev})
 	s.mu.Unlock()
 	s.notify(false)
@@ -129,8 +130,8 @@ func (s *subpartition) event(ev *event) {
 // overtake puts an unaligned barrier in front of the queue and returns what it
 // overtakes, and where that begins. The data stays in the queue and is sent.
 func (s *subpartition) overtake(b barrier) (vs []view, offset uint64) {
+	s.finish()
 	s.mu.Lock()
-	s.publish()
 	vs = s.q.views(s.q.n)
 	offset = s.published - size(vs)
 	s.prio.push(entry{ev: &event{kind: evBarrier, b: b}})
@@ -142,8 +143,8 @@ func (s *subpartition) overtake(b barrier) (vs []view, offset uint64) {
 // hold queues an aligned barrier that may still time out. An older one that
 // is still held fails: its checkpoint is over.
 func (s *subpartition) hold(b barrier, h Hold) {
+	s.finish()
 	s.mu.Lock()
-	s.publish()
 	old := s.held
 	s.held = &heldBarrier{b: b, at: s.published, hold: h}
 	s.q.push(entry{ev: &event{kind: evBarrier, b: b}})

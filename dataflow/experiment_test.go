@@ -1,0 +1,112 @@
+package dataflow
+
+import (
+	"cmp"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// experiment is the job that the published numbers come from, in virtual time:
+// sources ×2 at full speed, records of 1,019 bytes on the wire, keys in turn →
+// hash → slow keyed count ×2 → sink; a checkpoint every 5 s, 30 s.
+type experiment struct {
+	keys       int
+	recordTime time.Duration
+	o          Options
+}
+
+const experimentRecord = 1019
+
+func (e experiment) run(t *testing.T) (results []CheckpointResult) {
+	exec := NewSeeded(1)
+	exec.JobTime, exec.SendTime = 500*time.Microsecond, 100*time.Microsecond
+	exec.Budget = stepBudget
+	g := NewGraph()
+	g.Source("source", 2, func(int) Source {
+		body := make([]byte, experimentRecord-lengthBytes-1)
+		return &Generator{Records: -1, Body: func(dst []byte, n int64) []byte {
+			binary.BigEndian.PutUint32(body, uint32(n%int64(e.keys)))
+			return append(dst, body...)
+		}}
+	})
+	key := func(b []byte) Key { return IntKey(b[:4]) }
+	g.Operator("count", 2, Count(key, e.recordTime), From("source", Hash(key)))
+	g.Operator("sink", 2, func(int) Operator { return &benchSink{} }, From("count", Forward()))
+	log := newMemLog()
+	o := e.o
+	o.Interval = cmp.Or(o.Interval, 5*time.Second)
+	o.OnCheckpoint = func(r CheckpointResult) {
+		require.True(t, r.Completed, r.Reason)
+		results = append(results, r)
+	}
+	d, err := Deploy(exec, g, o, log.open(exec), nil)
+	require.NoError(t, err)
+	log.watch(d)
+	d.Start()
+	exec.Run(o.Interval*7 + time.Second/50)
+	require.Empty(t, log.red)
+	require.Greater(t, len(results), 3)
+	return results[1:]
+}
+
+// size is what a checkpoint captured, at one vertex or at all.
+func (r CheckpointResult) size(vertex string) (n uint64) {
+	for _, a := range r.Acks {
+		if vertex == "" || a.Task.Vertex == vertex {
+			n += a.Handle.PersistedBytes()
+		}
+	}
+	return n
+}
+
+// TestExperiment has the bars of the experiment, as far as virtual time can.
+func TestExperiment(t *testing.T) {
+	const sleep = 5270 * time.Microsecond // what a sleep of 5 ms takes
+	between := func(t *testing.T, low, got, high time.Duration) {
+		require.LessOrEqual(t, low, got)
+		require.LessOrEqual(t, got, high)
+	}
+	for _, keys := range []int{10, 100} {
+		low, high := 2700*time.Millisecond, 3200*time.Millisecond
+		if keys == 100 {
+			low, high = 1500*time.Millisecond, 1900*time.Millisecond
+		}
+		for _, r := range (experiment{keys, sleep, Options{}}).run(t) {
+			t.Logf("%d keys, aligned: %v, %d bytes", keys, r.Duration, r.size(""))
+			between(t, low, r.Duration, high)
+			require.Zero(t, r.size(""))
+		}
+		for _, r := range (experiment{keys, sleep, Options{Unaligned: true}}).run(t) {
+			t.Logf("%d keys, unaligned: %v, %d bytes, %d at the sources", keys, r.Duration, r.size(""), r.size("source"))
+			between(t, 0, r.Duration, sleep+4*time.Millisecond)
+			require.InDelta(t, 625_000, r.size(""), 75_000)
+			require.Greater(t, float64(r.size("source")), 0.88*float64(r.size("")))
+		}
+		for _, r := range (experiment{keys, sleep, Options{Unaligned: true, AlignedTimeout: time.Second}}).run(t) {
+			t.Logf("%d keys, mixed: %v, %d bytes, %s", keys, r.Duration, r.size(""), r.Alignment())
+			between(t, time.Second, r.Duration, time.Second+sleep+20*time.Millisecond)
+			require.Greater(t, r.size(""), uint64(100_000))
+			require.Less(t, r.size(""), uint64(550_000))
+			for _, a := range r.Acks {
+				if a.Task.Vertex == "source" && a.Unaligned {
+					require.InDelta(t, time.Second, a.Async, float64(20*time.Millisecond))
+				}
+			}
+		}
+		for _, r := range (experiment{keys, sleep, Options{Credit: true}}).run(t) {
+			t.Logf("%d keys, aligned, credit: %v", keys, r.Duration)
+		}
+		for _, r := range (experiment{keys, sleep, Options{Credit: true, Unaligned: true}}).run(t) {
+			bound := uint64(2*2+8+2) * 32 << 10 // of each gate, plus partial records
+			t.Logf("%d keys, unaligned, credit: %v, %d bytes, %d at the sources", keys, r.Duration, r.size(""), r.size("source"))
+			require.LessOrEqual(t, r.size("count"), 2*bound)
+		}
+	}
+	// Without backpressure.
+	for _, r := range (experiment{10, 0, Options{Interval: 20 * time.Millisecond}}).run(t) {
+		between(t, 0, r.Duration, 40*time.Millisecond)
+	}
+}
