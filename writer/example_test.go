@@ -1,6 +1,8 @@
 package writer_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -9,8 +11,8 @@ import (
 	"github.com/spillway-io/spillway/writer"
 )
 
-// A subtask captures what a barrier overtook: two buffers in an input channel
-// and one that has not left for a subpartition.
+// A subtask captures what a barrier overtook: buffers of an input channel and of
+// a subpartition, beside its state and where its connections stood.
 func Example() {
 	pool, err := writer.NewPool(writer.Options{Backend: mem.New(mem.Options{}), Job: "words"})
 	if err != nil {
@@ -22,30 +24,79 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	c, err := w.Start(7, writer.StartOptions{Epoch: 3, Attempt: "a1b2"})
+	c, err := w.Start(7, writer.StartOptions{Epoch: 3}) // of the coordinator, as is Attempt
 	if err != nil {
 		log.Fatal(err)
 	}
-	channel := inflight.InputChannel{Gate: 0, Channel: 2}
-	err = c.Input(channel, inflight.Pos{Epoch: 3, Offset: 8192, Seq: 12}, inflight.Bytes("the quick "), inflight.Bytes("brown fox"))
-	if err == nil {
-		err = c.Output(inflight.Subpartition{Partition: 0, Subpartition: 1}, inflight.PosUnknown, inflight.Bytes("jumps"))
-	}
-	if err == nil {
-		err = c.Cuts(inflight.Cut{Address: channel.Address(), Epoch: 3, Bytes: 8192, Records: 300, RecordsKnown: true})
-	}
-	if err == nil {
-		err = c.FinishInput()
-	}
-	if err == nil {
-		err = c.FinishOutput()
-	}
-	if err != nil {
-		log.Fatal(err)
-	}
+	in, out := inflight.InputChannel{Gate: 0, Channel: 2}, inflight.Subpartition{Partition: 0, Subpartition: 1}
+	// No call waits for the store; what goes wrong is what Handle says.
+	c.Cuts(
+		inflight.Cut{Address: in.Address(), Epoch: 3, Bytes: 8192},  // consumed
+		inflight.Cut{Address: out.Address(), Epoch: 3, Bytes: 4106}) // emitted
+	c.State("counts", inflight.Bytes("in=1"))
+	c.Input(in, inflight.Pos{Epoch: 3, Offset: 8192, Seq: 40}, inflight.Bytes("not yet"), inflight.Bytes("processed"))
+	c.FinishInput()
+	c.Output(out, inflight.Pos{Epoch: 3, Offset: 4096, Seq: 11}, inflight.Bytes("not queued"))
+	c.FinishOutput()
 
-	<-c.Done() // the bytes are durable; the handle goes to the coordinator
+	<-c.Done()
 	h, err := c.Handle()
-	fmt.Println(h.Task, h.InputBytes, h.OutputBytes, len(h.Segments), err)
-	// Output: count/0 19 5 1 <nil>
+	fmt.Printf("%s: %d bytes of input, %d of output, %d of state in %d file: %v\n", h.Task, h.InputBytes, h.OutputBytes, h.StateBytes, len(c.Files()), err)
+	// Output: count/0: 16 bytes of input, 10 of output, 4 of state in 1 file: <nil>
+}
+
+// Over the bound on memory a checkpoint is declined as a whole. A caller that
+// can pace itself waits for room.
+func ExamplePool_WaitRoom() {
+	pool, err := writer.NewPool(writer.Options{Backend: mem.New(mem.Options{}), MaxBuffered: 1000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	w, err := pool.Writer(inflight.Task{Vertex: "count"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := w.Start(1, writer.StartOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	pos := inflight.Pos{}
+	for range 10 {
+		if err := pool.WaitRoom(context.Background(), 400); err != nil {
+			log.Fatal(err)
+		}
+		c.Input(inflight.InputChannel{}, pos, inflight.Bytes(make([]byte, 400)))
+		pos = pos.Advance(400, 1)
+	}
+	fmt.Println("paced:", c.FinishInput())
+
+	err = c.Output(inflight.Subpartition{}, inflight.Pos{}, inflight.Bytes(make([]byte, 2000)))
+	fmt.Println("over the bound:", errors.Is(err, inflight.ErrOverBudget))
+	// Output:
+	// paced: <nil>
+	// over the bound: true
+}
+
+// A coordinator that gives a checkpoint up aborts it at every subtask. What is
+// queued for it is released at once.
+func ExampleWriter_Abort() {
+	pool, err := writer.NewPool(writer.Options{Backend: mem.New(mem.Options{})})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	w, err := pool.Writer(inflight.Task{Vertex: "count"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := w.Start(1, writer.StartOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w.Abort(1, inflight.ErrTimeout)
+	<-c.Done()
+	_, err = c.Handle()
+	fmt.Println(errors.Is(err, inflight.ErrAborted), errors.Is(err, inflight.ErrTimeout))
+	// Output: true true
 }

@@ -61,7 +61,7 @@ func stressTask(t *testing.T, store *mem.Backend, p *Pool, bufs *buffers, i int)
 	rng := rand.New(rand.NewPCG(uint64(i), 5))
 	w, err := p.Writer(task(i))
 	require.NoError(t, err)
-	for id := range inflight.CheckpointID(40) {
+	for id := range inflight.CheckpointID(25) {
 		fate := rng.IntN(20)
 		if fate == 0 {
 			w.Skip(id)
