@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -61,6 +63,7 @@ func idle(t require.TestingT, r *Reader, b *statetest.Backend) {
 	require.Zero(t, r.pool.held.Load())
 	require.Empty(t, r.files)
 	require.Empty(t, r.spans)
+	require.Empty(t, r.slots)
 	now, _ := b.Opened()
 	require.Zero(t, now)
 }
@@ -362,6 +365,52 @@ func TestCancel(t *testing.T) {
 	s0.Close()
 	s1.Close()
 	idle(t, r, b)
+}
+
+// TestOpenFilesInUse: a read that would open one file more waits for another one
+// to end, as long as its context lasts.
+func TestOpenFilesInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &statetest.Backend{Backend: mem.New(mem.Options{})}
+		var hs []inflight.Handle
+		for i := range 20 {
+			w := newFile(t, b, inflight.CheckpointID(i+1), format.EncoderOptions{})
+			w.append(inflight.Task{Vertex: "count", Subtask: i}, inflight.InputChannel{}.Address(), 0, []byte{1, 2, 3})
+			hs = append(hs, w.close()...)
+		}
+		r := Open(b, "job", Options{OpenFiles: 3})
+		defer r.Close()
+		goOn := make(chan struct{})
+		b.After = func(statetest.Read, []byte) error { <-goOn; return nil }
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				s, err := r.Subtask(t.Context(), hs[i])
+				require.NoError(t, err)
+				defer s.Close()
+				n := 0
+				for _, err := range s.Buffers(t.Context()) {
+					require.NoError(t, err)
+					n++
+				}
+				require.Equal(t, 1, n)
+			})
+		}
+		synctest.Wait()
+		now, _ := b.Opened()
+		require.Equal(t, 3, now)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.Subtask(ctx, hs[19])
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = r.File(ctx, hs[19].Segments[0].File)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		close(goOn)
+		wg.Wait()
+		idle(t, r, b)
+		_, most := b.Opened()
+		require.Equal(t, 3, most)
+	})
 }
 
 // TestOpenFiles keeps few files open, and goes on when the process may open no

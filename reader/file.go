@@ -66,11 +66,11 @@ func (f *File) Subtask(t inflight.Task) (*Subtask, error) {
 // scan reads all of the file at full. What was wrong at first and right in a
 // second scan was not wrong at rest.
 func (r *Reader) scan(ctx context.Context, full string, ref format.FileRef) (*File, error) {
-	src, err := r.b.Open(ctx, full)
+	src, err := r.openFile(ctx, full)
 	if err != nil {
 		return nil, fail("open", ref.Name, err)
 	}
-	defer src.Close()
+	defer r.closeFile(src)
 	f := &File{Name: ref.Name, Size: src.Info().Size, r: r}
 	first, sc, err := f.scanOnce(ctx, src, ref)
 	if err != nil {

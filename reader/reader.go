@@ -27,7 +27,8 @@ type Options struct {
 	// read-ahead, and blocks that another subtask will want. Default 32 MiB, on
 	// remote stores 64 MiB.
 	Memory int64
-	// OpenFiles bounds how many files are kept open. Default 32.
+	// OpenFiles bounds how many files are open at once. A read that would need
+	// one more waits for another one to end. Default 32.
 	OpenFiles int
 	// Digests computes the digest of every channel from its bytes. Default: the
 	// digests of its runs, which the checksums of their blocks cover together
@@ -73,12 +74,16 @@ type Reader struct {
 	o    Options
 	pool arena
 
-	mu     sync.Mutex
-	files  map[fileKey]*file
-	spans  []*span // with bytes, the least recently used first
-	open   int     // sources
-	clock  uint64
-	closed bool
+	// slots has an element for each source that is open or about to be. Nobody
+	// who uses a source waits for another one, so each gets his turn.
+	slots chan struct{}
+
+	mu      sync.Mutex
+	files   map[fileKey]*file
+	spans   []*span // with bytes, the least recently used first
+	waiting int     // for a slot
+	clock   uint64
+	closed  bool
 }
 
 // fileKey names a file by where it lies and which one it should be: two files
@@ -92,7 +97,7 @@ type fileKey struct {
 // backend stays the caller's.
 func Open(b backends.Backend, job string, o Options) *Reader {
 	o.fill(b.Capabilities().Remote)
-	r := &Reader{b: b, job: job, o: o, files: map[fileKey]*file{}}
+	r := &Reader{b: b, job: job, o: o, files: map[fileKey]*file{}, slots: make(chan struct{}, max(o.OpenFiles, 1))}
 	r.pool.limit = o.Memory
 	return r
 }

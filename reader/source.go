@@ -45,8 +45,6 @@ func (r *Reader) source(ctx context.Context, f *file) (backends.Source, error) {
 			return r.take(f), nil
 		case f.opening == nil:
 			f.opening = make(chan struct{})
-			r.closeIdle(r.o.OpenFiles - 1)
-			r.open++
 			r.mu.Unlock()
 			return r.openSource(ctx, f)
 		}
@@ -68,30 +66,71 @@ func (r *Reader) take(f *file) backends.Source {
 }
 
 func (r *Reader) openSource(ctx context.Context, f *file) (backends.Source, error) {
-	src, err := r.b.Open(ctx, f.key.name)
-	if errors.Is(err, inflight.ErrTooManyFiles) {
-		r.mu.Lock()
-		r.closeIdle(0)
-		r.mu.Unlock()
-		src, err = r.b.Open(ctx, f.key.name)
-	}
+	src, err := r.openFile(ctx, f.key.name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(f.opening)
 	f.opening = nil
 	if err != nil {
-		r.open--
 		return nil, fail("open", f.ref.Name, err)
 	}
 	f.src, f.size = src, src.Info().Size
 	return r.take(f), nil
 }
 
+// openFile opens a source in a slot, which closeFile gives back.
+func (r *Reader) openFile(ctx context.Context, name string) (backends.Source, error) {
+	if err := r.slot(ctx); err != nil {
+		return nil, err
+	}
+	src, err := r.b.Open(ctx, name)
+	if errors.Is(err, inflight.ErrTooManyFiles) {
+		r.mu.Lock()
+		r.closeIdle(len(r.files))
+		r.mu.Unlock()
+		src, err = r.b.Open(ctx, name)
+	}
+	if err != nil {
+		<-r.slots
+	}
+	return src, err
+}
+
+func (r *Reader) closeFile(src backends.Source) {
+	_ = src.Close() // it was only read
+	<-r.slots
+}
+
+// slot takes a slot. While somebody waits for one, sources are closed as soon
+// as they are idle.
+func (r *Reader) slot(ctx context.Context) error {
+	select {
+	case r.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	r.mu.Lock()
+	r.waiting++
+	r.closeIdle(1)
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.waiting--
+	}()
+	select {
+	case r.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // done ends a use of the source.
 func (r *Reader) done(f *file) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f.busy--; f.busy == 0 && (f.users == 0 || r.closed) {
+	if f.busy--; f.busy == 0 && (f.users == 0 || r.closed || r.waiting > 0) {
 		r.closeSource(f)
 		if f.users == 0 && r.files[f.key] == f {
 			delete(r.files, f.key)
@@ -99,10 +138,10 @@ func (r *Reader) done(f *file) {
 	}
 }
 
-// closeIdle closes the sources that have not been used for longest, until at
-// most n are open or all others are busy.
+// closeIdle closes up to n idle sources, first those that have not been used for
+// longest.
 func (r *Reader) closeIdle(n int) {
-	for r.open > n {
+	for range n {
 		var oldest *file
 		for _, f := range r.files {
 			if f.src != nil && f.busy == 0 && (oldest == nil || f.used < oldest.used) {
@@ -119,9 +158,8 @@ func (r *Reader) closeIdle(n int) {
 // closeSource closes the source of f unless it is busy.
 func (r *Reader) closeSource(f *file) {
 	if f.src != nil && f.busy == 0 {
-		_ = f.src.Close() // it was only read
+		r.closeFile(f.src)
 		f.src = nil
-		r.open--
 	}
 }
 

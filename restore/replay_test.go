@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,6 +177,38 @@ func TestReplayLocal(t *testing.T) {
 		defer store.Close()
 		restoreR(t, store, m)
 	}
+}
+
+// TestFewFileDescriptors replays 200 subtasks from as many files at once. Reads
+// go on only when as many are under way as may be, so that they do hold their
+// files.
+func TestFewFileDescriptors(t *testing.T) {
+	var limit syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	defer func() { require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)) }()
+	dir := t.TempDir()
+	m := writeR(t, dir, 200, 1, 2, 1000)
+	b := &statetest.Backend{Backend: local.New(dir)}
+	defer b.Close()
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 64, Max: limit.Max}))
+	r, done, err := prepare(t, b, m, Options{}, reader.Options{ReadSize: 4000})
+	require.NoError(t, err)
+	defer done()
+	var reads atomic.Int64
+	full := make(chan struct{})
+	b.After = func(statetest.Read, []byte) error {
+		if reads.Add(1) == 32 {
+			close(full)
+		}
+		<-full
+		return nil
+	}
+	s := &sinks{t: t}
+	res, err := r.Run(t.Context(), s.open)
+	require.NoError(t, err)
+	require.Equal(t, m.PersistedBytes(), res.Bytes)
+	_, most := b.Opened()
+	require.Equal(t, 32, most)
 }
 
 // TestRest takes checkpoints during recovery, several times in a row: at a
