@@ -61,7 +61,7 @@ func KeyGroup(hash int32, maxParallelism int) int {
 	case n < 0:
 		n = -n
 	}
-	return int(n) % maxParallelism
+	return int(uint32(n) % uint32(maxParallelism))
 }
 
 // KeyGroupOwner is the subtask that a key group belongs to.

@@ -77,9 +77,11 @@ type selector func(body []byte) int
 func (p Partitioner) selector(n, maxParallelism int, r *rand.Rand) selector {
 	switch p.Kind {
 	case KindHash:
-		return func(body []byte) int {
-			return KeyGroupOwner(KeyGroup(p.Key(body).Hash, maxParallelism), n, maxParallelism)
+		owners := make([]int, maxParallelism)
+		for group := range owners {
+			owners[group] = KeyGroupOwner(group, n, maxParallelism)
 		}
+		return func(body []byte) int { return owners[KeyGroup(p.Key(body).Hash, maxParallelism)] }
 	case KindRebalance, KindRescale:
 		next := r.IntN(n)
 		return func([]byte) int {

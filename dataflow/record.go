@@ -38,18 +38,23 @@ type Record struct {
 	Timed bool
 }
 
-// appendElement appends the head of an element with n bytes of body to dst.
-func appendElement(dst []byte, tag byte, time int64, n int) []byte {
-	size := 1 + n
+// elementSize is how many bytes an element with n bytes of body takes.
+func elementSize(tag byte, n int) int {
 	if tag == tagTimed || tag == tagWatermark {
-		size += timeBytes
+		n += timeBytes
 	}
-	dst = binary.BigEndian.AppendUint32(dst, uint32(size))
-	dst = append(dst, tag)
-	if size > 1+n {
-		dst = binary.BigEndian.AppendUint64(dst, uint64(time))
+	return lengthBytes + 1 + n
+}
+
+// putHead writes the head of an element of size bytes, and returns its length.
+func putHead(b []byte, tag byte, time int64, size int) int {
+	binary.BigEndian.PutUint32(b, uint32(size-lengthBytes))
+	b[lengthBytes] = tag
+	if tag == tagTimed || tag == tagWatermark {
+		binary.BigEndian.PutUint64(b[lengthBytes+1:], uint64(time))
+		return lengthBytes + 1 + timeBytes
 	}
-	return dst
+	return lengthBytes + 1
 }
 
 // element is a decoded element; its record's body points into a buffer.

@@ -90,3 +90,9 @@ func TestDeserializerRefuses(t *testing.T) {
 		require.ErrorIs(t, err, inflight.ErrCorrupt, "% x", bad)
 	}
 }
+
+// appendElement appends the head of an element with n bytes of body.
+func appendElement(dst []byte, tag byte, time int64, n int) []byte {
+	var head [lengthBytes + 1 + timeBytes]byte
+	return append(dst, head[:putHead(head[:], tag, time, elementSize(tag, n))]...)
+}

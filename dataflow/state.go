@@ -79,8 +79,13 @@ type Keyed[V any] struct {
 
 type node[V any] struct {
 	age   uint64
-	child [16]*node[V]
-	leaf  *leaf[V] // entries of one hash; then there is no child
+	child [16]slot[V]
+}
+
+// slot is a node, or the entries of one hash, or empty.
+type slot[V any] struct {
+	n *node[V]
+	l *leaf[V]
 }
 
 type leaf[V any] struct {
@@ -102,15 +107,12 @@ func (s *Keyed[V]) Len() int { return s.n }
 
 // Get returns the value of a key for reading; nil: there is none.
 func (s *Keyed[V]) Get(k Key) *V {
-	n, h := s.root, spread(k.Hash)
-	for ; n != nil && n.leaf == nil; h = bits.RotateLeft32(h, 4) {
-		n = n.child[h>>28]
+	at := slot[V]{n: s.root}
+	for h := spread(k.Hash); at.n != nil; h = bits.RotateLeft32(h, 4) {
+		at = at.n.child[bits.RotateLeft32(h, 4)&15]
 	}
-	if n == nil {
-		return nil
-	}
-	for l := n.leaf; l != nil; l = l.next {
-		if l.key == string(k.Bytes) {
+	for l := at.l; l != nil; l = l.next {
+		if l.hash == k.Hash && l.key == string(k.Bytes) {
 			return &l.v
 		}
 	}
@@ -120,21 +122,18 @@ func (s *Keyed[V]) Get(k Key) *V {
 // Put returns the value of a key for changing, a zero one if it is new. The
 // pointer is good until the next call.
 func (s *Keyed[V]) Put(k Key) *V {
-	at, h := &s.root, spread(k.Hash)
-	for depth := 0; ; depth++ {
-		n := s.own(at)
-		if n.leaf != nil {
-			if n.leaf.hash == k.Hash {
-				return s.putLeaf(n, k)
-			}
-			s.split(n, depth)
-		}
-		at = &n.child[h>>28]
+	n := s.own(&s.root)
+	h := spread(k.Hash)
+	for depth := 1; ; depth++ {
 		h = bits.RotateLeft32(h, 4)
-		if *at == nil {
-			*at = &node[V]{age: s.age}
-			return s.putLeaf(*at, k)
+		at := &n.child[h&15]
+		if at.n == nil {
+			if at.l == nil || at.l.hash == k.Hash {
+				return s.putLeaf(&at.l, k)
+			}
+			s.split(at, depth)
 		}
+		n = s.own(&at.n)
 	}
 }
 
@@ -148,15 +147,17 @@ func (s *Keyed[V]) own(at **node[V]) *node[V] {
 	return *at
 }
 
-// split moves the entries of a node one level down.
-func (s *Keyed[V]) split(n *node[V], depth int) {
-	h := bits.RotateLeft32(spread(n.leaf.hash), 4*depth)
-	n.child[h>>28] = &node[V]{age: s.age, leaf: n.leaf}
-	n.leaf = nil
+// split moves the entries of a slot one level down.
+func (s *Keyed[V]) split(at *slot[V], depth int) {
+	h := bits.RotateLeft32(spread(at.l.hash), 4*depth+4)
+	n := &node[V]{age: s.age}
+	n.child[h&15].l = at.l
+	*at = slot[V]{n: n}
 }
 
-func (s *Keyed[V]) putLeaf(n *node[V], k Key) *V {
-	for at := &n.leaf; *at != nil; at = &(*at).next {
+// putLeaf finds or adds a key among the entries of its hash.
+func (s *Keyed[V]) putLeaf(first **leaf[V], k Key) *V {
+	for at := first; *at != nil; at = &(*at).next {
 		if (*at).age != s.age {
 			c := **at
 			c.age = s.age
@@ -167,20 +168,20 @@ func (s *Keyed[V]) putLeaf(n *node[V], k Key) *V {
 		}
 	}
 	s.n++
-	n.leaf = &leaf[V]{age: s.age, hash: k.Hash, key: string(k.Bytes), next: n.leaf}
-	return &n.leaf.v
+	*first = &leaf[V]{age: s.age, hash: k.Hash, key: string(k.Bytes), next: *first}
+	return &(*first).v
 }
 
 // each calls f for every key.
 func (s *Keyed[V]) each(f func(key string, v *V)) { s.root.each(func(l *leaf[V]) { f(l.key, &l.v) }) }
 
 func (n *node[V]) each(f func(*leaf[V])) {
-	for l := n.leaf; l != nil; l = l.next {
-		f(l)
-	}
-	for _, c := range n.child {
-		if c != nil {
-			c.each(f)
+	for _, at := range n.child {
+		for l := at.l; l != nil; l = l.next {
+			f(l)
+		}
+		if at.n != nil {
+			at.n.each(f)
 		}
 	}
 }

@@ -46,14 +46,15 @@ type heldBarrier struct {
 // append writes one element.
 func (s *subpartition) append(tag byte, time int64, body []byte) {
 	s.records++
-	var head [lengthBytes + 1 + timeBytes]byte
-	h := appendElement(head[:0], tag, time, len(body))
-	if c := s.cur; c != nil && len(c.b)-s.pos > len(h)+len(body) {
-		s.pos += copy(c.b[s.pos:], h)
-		s.pos += copy(c.b[s.pos:], body)
+	n := elementSize(tag, len(body))
+	if c := s.cur; c != nil && len(c.b)-s.pos > n {
+		b := c.b[s.pos : s.pos+n]
+		copy(b[putHead(b, tag, time, n):], body)
+		s.pos += n
 		return
 	}
-	s.write(h)
+	var head [lengthBytes + 1 + timeBytes]byte
+	s.write(head[:putHead(head[:], tag, time, n)])
 	s.write(body)
 }
 

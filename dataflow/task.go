@@ -249,6 +249,10 @@ func (t *task) nextEntry() (Status, error) {
 }
 
 func (t *task) element(c *channel, p []byte) error {
+	if len(p) > 0 && p[0] == tagPlain { // nearly all are
+		t.ctx.Gate = c.address.Gate
+		return t.op.Process(t.ctx, Record{Body: p[1:]})
+	}
 	e, err := parseElement(p)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c, err)
