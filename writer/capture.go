@@ -191,9 +191,10 @@ func (c *Capture) refer(ch *channel, file format.FileRef, run format.Run) error 
 	return c.stream.Refer(ch.addr, file, run)
 }
 
-// continues reports whether pos can follow on next. Seq is for people.
+// continues reports whether pos can follow on next. Seq is for people, and state
+// of this epoch may go on with a reference to state of an older one.
 func continues(next, pos inflight.Pos) bool {
-	return !next.Known() || !pos.Known() || next.Offset == pos.Offset && next.Epoch <= pos.Epoch
+	return !next.Known() || !pos.Known() || next.Offset == pos.Offset
 }
 
 // Cuts records where connections stood when the subtask was snapshotted: what
@@ -317,7 +318,7 @@ func (c *Capture) Handle() (inflight.Handle, error) {
 		return inflight.Handle{}, c.w.fail("capture", c.key.Checkpoint, fmt.Errorf("%w: it is not done", inflight.ErrIncomplete))
 	}
 	h := c.result.Handle
-	h.Segments = slices.Clone(h.Segments)
+	h.Segments, h.References = slices.Clone(h.Segments), slices.Clone(h.References)
 	return h, c.result.Err
 }
 

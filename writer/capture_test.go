@@ -125,6 +125,31 @@ func TestReference(t *testing.T) {
 	bufs.check(t)
 }
 
+// State that was not replayed yet is of an older epoch than what the engine
+// captures of it itself.
+func TestReferenceToStateOfAnOlderEpoch(t *testing.T) {
+	_, w, bufs := oneWriter(t)
+	name := inflight.StateName("counts")
+	file := format.FileRef{Name: format.StateFileName(0, "g0", "a0"), FileID: inflight.NewFileID()}
+	for queued := range 2 {
+		c := start(t, w, inflight.CheckpointID(1+queued))
+		pos := inflight.Pos{Epoch: 1}
+		for range queued {
+			require.NoError(t, c.State(name, bufs.of([]byte("a=1"))))
+			pos = pos.Advance(3, 1)
+		}
+		run := format.Run{Pos: pos, Pieces: 1, Length: 10, Target: format.Target{BlockOffset: 100, Stored: 200}}
+		require.NoError(t, c.Reference(name.Address(), file, run))
+		require.NoError(t, c.State(name, bufs.of([]byte("b=2"))))
+		finish(t, c)
+		h := handle(t, c)
+		require.EqualValues(t, 3*queued+10+3, h.StateBytes)
+		require.Equal(t, []format.FileRef{file}, h.References)
+	}
+	bufs.wait()
+	bufs.check(t)
+}
+
 func TestWrongAddresses(t *testing.T) {
 	_, w, bufs := oneWriter(t)
 	long := inflight.StateName(make([]byte, 2000))
