@@ -350,7 +350,7 @@ func TestSalvageRandom(t *testing.T) {
 	} else if os.Getenv("SPILLWAY_CRASH") != "" {
 		n = 5000
 	}
-	seed := rand.Uint64()
+	seed := testSeed()
 	for _, name := range []string{"resume", "connect-3-4", "keyed-2x2-share1", "partitioners", "spanning-100k", "flink-1.17.2-connect-3-4"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

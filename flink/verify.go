@@ -147,6 +147,9 @@ func (v *verifier) metadata() {
 		if o.UID != "" && OperatorIDOf(o.UID) != o.ID {
 			v.find(inflight.SeverityWarning, CodeOperator, o.at, "operator %s has uid %q, which belongs to id %s", o.ID, o.UID, OperatorIDOf(o.UID))
 		}
+		if o.Parallelism == 0 {
+			v.find(inflight.SeverityError, CodeOperator, o.at, "operator %s has no subtasks", o.ID)
+		}
 		if o.MaxParallelism > maxParallelism {
 			v.find(inflight.SeverityWarning, CodeOperator, o.at, "max parallelism %d; Flink has at most %d", o.MaxParallelism, maxParallelism)
 		}
