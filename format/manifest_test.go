@@ -72,7 +72,7 @@ func goldenManifests() map[string]*Manifest {
 }
 
 func goldenManifest(t testing.TB, name string) []byte {
-	p, err := os.ReadFile(filepath.Join("testdata/v1", name+".json"))
+	p, err := os.ReadFile(filepath.Join("../testdata/v1", name+".json"))
 	require.NoError(t, err)
 	return p
 }
@@ -83,8 +83,8 @@ func TestManifestGolden(t *testing.T) {
 			p, err := EncodeManifest(want)
 			require.NoError(t, err)
 			if *rewrite {
-				require.NoError(t, os.MkdirAll("testdata/v1", 0o755))
-				require.NoError(t, os.WriteFile(filepath.Join("testdata/v1", name+".json"), p, 0o644))
+				require.NoError(t, os.MkdirAll("../testdata/v1", 0o755))
+				require.NoError(t, os.WriteFile(filepath.Join("../testdata/v1", name+".json"), p, 0o644))
 			}
 			require.Equal(t, string(goldenManifest(t, name)), string(p), "the encoder has changed: version 1 is frozen")
 			got, err := DecodeManifest(goldenManifest(t, name))
