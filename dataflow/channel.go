@@ -129,6 +129,27 @@ func (c *channel) late() uint64 {
 	return c.local.late
 }
 
+// inFront is how many bytes stand in front of the barrier of a checkpoint, or
+// of whatever comes next, on this connection.
+func (c *channel) inFront(id inflight.CheckpointID) uint64 {
+	n := uint64(c.d.rest()) + c.recovered.bytes()
+	if c.conn != nil {
+		c.conn.mu.Lock()
+		n += c.conn.q.bytes()
+		c.conn.mu.Unlock()
+	}
+	c.up.mu.Lock()
+	defer c.up.mu.Unlock()
+	at := c.up.find(id)
+	if at < 0 {
+		at = c.up.q.n
+	}
+	for i := range at {
+		n += uint64(c.up.q.at(i).len())
+	}
+	return n
+}
+
 // cut is what was consumed of the connection.
 func (c *channel) cut(epoch inflight.Epoch) inflight.Cut {
 	return inflight.Cut{Address: c.address.Address(), Epoch: epoch, Bytes: c.consumed(), Records: c.records, RecordsKnown: true}

@@ -277,6 +277,17 @@ func (t *task) cuts() (cuts []inflight.Cut) {
 	return cuts
 }
 
+// slow says what the barrier of a checkpoint waits for, channel by channel.
+func (t *task) slow(id inflight.CheckpointID) error {
+	for _, c := range t.in.channels {
+		if c.ended || t.bar.current > int64(id) || t.bar.current == int64(id) && (!t.bar.isPending() || t.bar.aligned[c.index]) {
+			continue
+		}
+		t.trace(PointSlow, id, "no barrier of %s; %d bytes stand in front", c, c.inFront(id))
+	}
+	return nil
+}
+
 // stopInputs implements barrierHost.
 func (t *task) stopInputs(id inflight.CheckpointID) {
 	for _, c := range t.in.channels {

@@ -141,7 +141,25 @@ func (c *coordinator) begin(savepoint func(CheckpointResult)) {
 	p.stopTimer = c.exec.At(p.b.at+c.opts.Timeout, func() {
 		c.do(func() { c.timeout(p) })
 	})
+	if c.opts.Trace != nil {
+		c.exec.At(p.b.at+slowBarrier, func() { c.do(func() { c.complain(p) }) })
+	}
 	c.ask(p)
+}
+
+// slowBarrier is after what time a barrier that is still awaited is spoken of.
+const slowBarrier = time.Second
+
+// complain has the tasks that have not acknowledged say what they wait for.
+func (c *coordinator) complain(p *pendingCheckpoint) {
+	if c.pending != p || p.committing {
+		return
+	}
+	for _, t := range c.a.tasks {
+		if p.waiting[t.id] {
+			t.mail.put(func() error { return t.slow(p.b.id) }, false)
+		}
+	}
 }
 
 // ask triggers the tasks that no barrier will reach: those without a task

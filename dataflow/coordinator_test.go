@@ -159,7 +159,7 @@ func TestCoordinator(t *testing.T) {
 			return nil
 		}
 		s := newScene(t, tolerant, log)
-		s.run(25 * time.Millisecond)
+		s.run(29 * time.Millisecond)
 		require.Equal(t, []string{"1 commit-failed", "2 unaligned"}, s.results)
 	})
 	t.Run("fenced: it ends, and notifies nothing", func(t *testing.T) {

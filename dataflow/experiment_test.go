@@ -3,6 +3,7 @@ package dataflow
 import (
 	"cmp"
 	"encoding/binary"
+	"slices"
 	"testing"
 	"time"
 
@@ -105,6 +106,19 @@ func TestExperiment(t *testing.T) {
 			require.LessOrEqual(t, r.size("count"), 2*bound)
 		}
 	}
+	// What a slow barrier waits for is said after a second.
+	var said []string
+	experiment{10, sleep, Options{Trace: func(e TraceEvent) {
+		if e.Point == PointSlow && e.Checkpoint == 2 {
+			said = append(said, e.Task.String()+": "+e.Text)
+		}
+	}}}.run(t)
+	slices.Sort(said)
+	require.Len(t, said, 3, "the count of six keys waits for both sources, its sink for it")
+	for i, want := range []string{`count/1: no barrier of gate 0 channel 0; \d{6}`, `count/1: no barrier of gate 0 channel 1; \d{6}`, `sink/1: no barrier of gate 0 channel 1; 0`} {
+		require.Regexp(t, "^"+want+" bytes stand in front$", said[i])
+	}
+
 	// Without backpressure.
 	for _, r := range (experiment{10, 0, Options{Interval: 20 * time.Millisecond}}).run(t) {
 		between(t, 0, r.Duration, 40*time.Millisecond)

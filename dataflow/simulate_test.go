@@ -53,4 +53,18 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%s; proven %d, restored %d", sum, proven, sum.Restored)
 }
 
+// TestReplay has the same seed give the same run, step by step.
+func TestReplay(t *testing.T) {
+	for seed := uint64(1); seed <= 30; seed++ {
+		var runs [2][]string
+		for i := range runs {
+			res, _ := simulate(seed, func(p *SimulationPlan) {
+				p.Options.Trace = func(e TraceEvent) { runs[i] = append(runs[i], e.String()) }
+			})
+			runs[i] = append(runs[i], res.String())
+		}
+		require.Equal(t, runs[0], runs[1], "seed %d", seed)
+	}
+}
+
 var wideFlag = flag.Bool("wide", false, "run 200 seeds of each kind in TestNoDeadlock")
