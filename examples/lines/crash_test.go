@@ -53,7 +53,7 @@ func operations(t *testing.T, object bool) (n int) {
 func eachOperation(t *testing.T, object bool, f func(k int)) {
 	n, step := operations(t, object), 1
 	if !thorough {
-		step = 5
+		step = 9
 	}
 	t.Logf("%d operations, every %d. is tried", n, step)
 	for k := 1; k <= n+3*step; k += step {
@@ -402,7 +402,7 @@ func TestFewFiles(t *testing.T) {
 	require.NotContains(t, p.stderr.String(), "failed")
 
 	refused := 0
-	for n := 6; n < 14; n++ {
+	for n := 7; n < 12; n++ {
 		p = r.process(fmt.Sprintf("ulimit -n %d", n), t.TempDir())
 		code, last = p.end()
 		switch {
