@@ -52,8 +52,8 @@ type FileRef struct {
 // Handle says where the captured state of one subtask of one checkpoint lies:
 // an ordered list of segments, the last of which carries the subtask's complete
 // mark. It is all that is needed to restore the subtask; the manifest holds one
-// for each. A handle without segments means that the subtask had nothing to
-// capture.
+// for each. A handle without segments means that the subtask had neither bytes
+// nor cuts.
 type Handle struct {
 	Task       Task         `json:"task"`
 	Checkpoint CheckpointID `json:"checkpoint"`

@@ -99,6 +99,35 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
+// TestCutsNeedAFile: a stream that has where its connections stood has a section
+// for it; one that has nothing is done at once, and holds no file up.
+func TestCutsNeedAFile(t *testing.T) {
+	h, g := testHub(t, mem.Options{}, 1<<20)
+	tasks := []inflight.Task{{Vertex: "v"}, {Vertex: "v", Subtask: 1}}
+	for _, task := range tasks {
+		g.Join(task)
+	}
+	results := make(ended, 2)
+	for _, task := range tasks {
+		s := g.Start(task, Key{Checkpoint: 1, Attempt: "a"}, nil, results.done)
+		var cuts []inflight.Cut
+		if task.Subtask > 0 {
+			cuts = append(cuts, inflight.Cut{Address: inflight.InputChannel{}.Address(), Bytes: 7})
+		}
+		s.End(cuts)
+	}
+	empty, cut := <-results, <-results
+	require.NoError(t, empty.Err)
+	require.Empty(t, empty.Files)
+	require.Equal(t, inflight.Handle{Task: tasks[0], Checkpoint: 1}, empty.Handle)
+	require.NoError(t, cut.Err)
+	require.Len(t, cut.Files, 1)
+	require.Len(t, cut.Handle.Segments, 1)
+	require.True(t, h.Wait(time.Minute))
+	require.Zero(t, h.budget.Used())
+	require.Empty(t, g.sessions)
+}
+
 // TestFileNames: a file's name holds its group, a part of its id, and the
 // attempt; it is taken apart by format.StateFileAttempt.
 func TestFileNames(t *testing.T) {

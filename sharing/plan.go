@@ -12,7 +12,7 @@ import (
 // checkpoint, and when a file is sealed. It has no clock and does no I/O: On
 // takes what happened and answers what is to be done.
 //
-// One file at a time takes subtasks. It is opened for the first bytes, and
+// One file at a time takes subtasks. It is opened for the first bytes or cuts, and
 // sealed when each subtask that started has finished and the others will not
 // come, or some time after the first has finished, or when it is full. Who comes
 // later, or has more, goes on in the next file. A file that nobody needs any

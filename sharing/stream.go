@@ -233,7 +233,7 @@ func (s *Stream) tell() {
 }
 
 // End says that nothing more comes, with where the connections stood. A stream
-// without a byte is done at once, without a file.
+// with neither bytes nor cuts is done at once, without a file.
 func (s *Stream) End(cuts []inflight.Cut) {
 	s.mu.Lock()
 	if s.err != nil || s.ended {
@@ -242,7 +242,7 @@ func (s *Stream) End(cuts []inflight.Cut) {
 	}
 	s.ended, s.cuts = true, cuts
 	s.last.Store(true)
-	empty := s.part == nil && s.carry == nil
+	empty := s.part == nil && s.carry == nil && len(cuts) == 0
 	if empty {
 		s.over = true
 		s.result.Handle = inflight.Handle{Task: s.task, Checkpoint: s.session.key.Checkpoint}

@@ -199,7 +199,8 @@ func continues(next, pos inflight.Pos) bool {
 
 // Cuts records where connections stood when the subtask was snapshotted: what
 // it had consumed of an input channel, what it had emitted into a subpartition.
-// The last cut of an address counts. Cuts alone make no file.
+// The last cut of an address counts. A capture with cuts has a section, even
+// where nothing was in flight: the proof needs them.
 func (c *Capture) Cuts(cuts ...inflight.Cut) error {
 	c.mu.Lock()
 	err := c.checkCuts(cuts)

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,11 +52,40 @@ func TestEmptyCaptureMakesNoFile(t *testing.T) {
 	c := start(t, w, 1)
 	bufs := newBuffers()
 	require.NoError(t, c.Input(input(0), inflight.Pos{}, bufs.of(nil)))
-	require.NoError(t, c.Cuts(inflight.Cut{Address: input(0).Address()}))
+	require.NoError(t, c.Cuts())
 	finish(t, c)
 	require.Equal(t, inflight.Handle{Task: task(0), Checkpoint: 1}, handle(t, c))
 	require.Empty(t, c.Files())
 	require.Empty(t, names(t, b))
+	bufs.check(t)
+}
+
+// What nothing was in flight of is proven too: cuts alone make a section, beside
+// those of the group, or a file of their own.
+func TestCutsWithoutBytes(t *testing.T) {
+	b, bufs := mem.New(mem.Options{}), newBuffers()
+	p := newPool(t, Options{Backend: b, SealLinger: time.Hour})
+	var captures []*Capture
+	for i := range 3 {
+		w, err := p.Writer(task(i))
+		require.NoError(t, err)
+		captures = append(captures, start(t, w, 1))
+	}
+	cut := inflight.Cut{Address: input(0).Address(), Epoch: 3, Bytes: 77, Records: 7, RecordsKnown: true}
+	require.NoError(t, captures[0].Cuts(cut))
+	finish(t, captures[0])
+	require.NoError(t, captures[1].Input(input(1), inflight.Pos{}, bufs.of(bytesOf(1, 10))))
+	finish(t, captures[1])
+	finish(t, captures[2])
+	require.Empty(t, handle(t, captures[2]).Segments)
+	h := handle(t, captures[0])
+	require.Len(t, h.Segments, 1)
+	require.Zero(t, h.PersistedBytes()+h.StateBytes)
+	got := read(t, b, "", h)
+	require.Empty(t, got.data)
+	require.Equal(t, map[inflight.Address]inflight.Cut{cut.Address: cut}, got.cuts)
+	require.Equal(t, captures[1].Files(), captures[0].Files())
+	require.Len(t, names(t, b), 1)
 	bufs.check(t)
 }
 

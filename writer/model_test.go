@@ -575,9 +575,8 @@ func (m *model) verify(t *rapid.T, c *modelCapture) {
 	for a, bufs := range c.want.data {
 		require.True(t, slices.EqualFunc(bufs, got.data[a], bytes.Equal), "%s of %s, checkpoint %d", a, h.Task, h.Checkpoint)
 	}
-	if len(c.want.data) > 0 {
-		require.Equal(t, c.want.cuts, got.cuts)
-	}
+	require.Equal(t, c.want.cuts, got.cuts)
+	require.Equal(t, len(c.want.data)+len(c.want.cuts) > 0, len(h.Segments) > 0)
 	var total uint64
 	for _, bufs := range c.want.data {
 		for _, p := range bufs {
