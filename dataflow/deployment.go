@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -53,6 +54,9 @@ func Deploy(exec Executor, g *Graph, o Options, store Store, onEnd func(error)) 
 		d.net.owner = d.netWorker
 	}
 	if err := d.build(); err != nil {
+		for _, t := range d.tasks {
+			err = errors.Join(err, t.close())
+		}
 		return nil, err
 	}
 	return d, nil

@@ -132,10 +132,7 @@ func (w *worker) run() {
 		case st.Why == Done:
 			return
 		case st.Why == Ready:
-		case st.Why == Busy:
-			timer.Reset(st.At - w.g.Now())
-			<-timer.C
-		case st.At > 0:
+		case st.At > 0: // a busy one that is woken says so again, or was stopped
 			timer.Reset(st.At - w.g.Now())
 			select {
 			case <-timer.C:

@@ -2,8 +2,11 @@ package dataflow
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
+	"flag"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,12 +22,32 @@ type experiment struct {
 	o          Options
 }
 
+var liveFlag = flag.Duration("live", 0, "how long each part of TestExperimentLive runs")
+
 const experimentRecord = 1019
 
 func (e experiment) run(t *testing.T) (results []CheckpointResult) {
 	exec := NewSeeded(1)
 	exec.JobTime, exec.SendTime = 500*time.Microsecond, 100*time.Microsecond
 	exec.Budget = stepBudget
+	log := newMemLog()
+	o := e.o
+	o.Interval = cmp.Or(o.Interval, 5*time.Second)
+	o.OnCheckpoint = func(r CheckpointResult) {
+		require.True(t, r.Completed, r.Reason)
+		results = append(results, r)
+	}
+	d, err := Deploy(exec, e.graph(), o, log.open(exec), nil)
+	require.NoError(t, err)
+	log.watch(d)
+	d.Start()
+	exec.Run(o.Interval*7 + time.Second/50)
+	require.Empty(t, log.red)
+	require.Greater(t, len(results), 3)
+	return results[1:]
+}
+
+func (e experiment) graph() *Graph {
 	g := NewGraph()
 	g.Source("source", 2, func(int) Source {
 		body := make([]byte, experimentRecord-lengthBytes-1)
@@ -36,21 +59,33 @@ func (e experiment) run(t *testing.T) (results []CheckpointResult) {
 	key := func(b []byte) Key { return IntKey(b[:4]) }
 	g.Operator("count", 2, Count(key, e.recordTime), From("source", Hash(key)))
 	g.Operator("sink", 2, func(int) Operator { return &benchSink{} }, From("count", Forward()))
-	log := newMemLog()
-	o := e.o
-	o.Interval = cmp.Or(o.Interval, 5*time.Second)
-	o.OnCheckpoint = func(r CheckpointResult) {
-		require.True(t, r.Completed, r.Reason)
-		results = append(results, r)
+	return g
+}
+
+// TestExperimentLive is the experiment on goroutines, for -live of real time.
+func TestExperimentLive(t *testing.T) {
+	if *liveFlag == 0 {
+		t.Skip("takes as long as -live says")
 	}
-	d, err := Deploy(exec, g, o, log.open(exec), nil)
-	require.NoError(t, err)
-	log.watch(d)
-	d.Start()
-	exec.Run(o.Interval*7 + time.Second/50)
-	require.Empty(t, log.red)
-	require.Greater(t, len(results), 3)
-	return results[1:]
+	for _, o := range []Options{{Interval: 5 * time.Second}, {Interval: 220 * time.Millisecond, Unaligned: true}, {Interval: 5 * time.Second, Unaligned: true, AlignedTimeout: time.Second}} {
+		var mu sync.Mutex
+		var took []time.Duration
+		o.OnCheckpoint = func(r CheckpointResult) {
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, r.Duration)
+		}
+		e := experiment{10, 5 * time.Millisecond, o}
+		log := newMemLog()
+		job := NewJob(e.graph(), o, nil)
+		job.open = func(context.Context) (Store, error) { return log.open(job.exec), nil }
+		ctx, cancel := context.WithTimeout(t.Context(), *liveFlag)
+		require.ErrorIs(t, job.Run(ctx), context.DeadlineExceeded)
+		cancel()
+		took = took[1 : len(took)-1]
+		slices.Sort(took)
+		t.Logf("unaligned %v, timeout %v: %d checkpoints, p50 %v, p90 %v", o.Unaligned, o.AlignedTimeout, len(took), took[len(took)/2], took[len(took)*9/10])
+	}
 }
 
 // size is what a checkpoint captured, at one vertex or at all.
