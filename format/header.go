@@ -96,7 +96,7 @@ func DecodeFileHeader(p []byte) (h FileHeader, n int64, err error) {
 	h.Incompat, h.Compat = binary.LittleEndian.Uint32(p[12:]), binary.LittleEndian.Uint32(p[16:])
 	if version != Version || h.Incompat&^knownIncompat != 0 {
 		return h, 0, &FormatError{Code: CodeVersion, Offset: 0, Err: inflight.ErrUnknownVersion,
-			Text: fmt.Sprintf("version %d, incompat flags %#x; known here: version %d, flags %#x: read it with the version that wrote it", version, h.Incompat, Version, knownIncompat)}
+			Text: fmt.Sprintf("version %d, incompat flags %#x; known here: version %d, flags %#x", version, h.Incompat, Version, knownIncompat)}
 	}
 	h.Epoch = inflight.Epoch(binary.LittleEndian.Uint32(p[20:]))
 	h.Checkpoint = inflight.CheckpointID(binary.LittleEndian.Uint64(p[24:]))

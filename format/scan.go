@@ -176,7 +176,7 @@ func (s *scanner) header() (pos int64, ok bool, err error) {
 		s.Header, s.FileID = &h, h.FileID
 		if s.o.FileID != nil && *s.o.FileID != h.FileID {
 			s.report(&FormatError{Code: CodeForeign, Offset: 0, Err: inflight.ErrForeign,
-				Text: fmt.Sprintf("the file is %s of checkpoint %d of job %q; %s was expected: put the right file back", h.FileID, h.Checkpoint, h.Job, *s.o.FileID)})
+				Text: fmt.Sprintf("the file is %s of checkpoint %d of job %q; %s was expected", h.FileID, h.Checkpoint, h.Job, *s.o.FileID)})
 		}
 		return n, true, nil
 	}

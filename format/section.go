@@ -571,7 +571,7 @@ func explain(r io.ReaderAt, id inflight.FileID, err error) error {
 	h, _, herr := DecodeFileHeader(p[:n])
 	if herr == nil && h.FileID != id {
 		return &FormatError{Code: CodeForeign, Offset: 0, Err: inflight.ErrForeign,
-			Text: fmt.Sprintf("the file is %s of checkpoint %d of job %q; %s was expected: put the right file back", h.FileID, h.Checkpoint, h.Job, id)}
+			Text: fmt.Sprintf("the file is %s of checkpoint %d of job %q; %s was expected", h.FileID, h.Checkpoint, h.Job, id)}
 	}
 	return err
 }

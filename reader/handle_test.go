@@ -2,6 +2,7 @@ package reader
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,6 +99,7 @@ func TestHandles(t *testing.T) {
 				var typed *inflight.Error
 				require.ErrorAs(t, err, &typed)
 				require.NotEmpty(t, typed.Object)
+				require.True(t, typed.Mend == "" || strings.Count(err.Error(), typed.Mend) == 1, "the mend is said once: %v", err)
 				require.NotContains(t, err.Error(), "\n")
 			}
 			idle(t, r, b)
