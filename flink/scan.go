@@ -322,7 +322,7 @@ func (s *scan) between(i int, size int64) {
 		case c.Offset < end && last >= 0:
 			s.channelError(CodeChunkOverlap, int(c.Channel), c.Offset, nil, "a chunk that begins in the one of %s %s at %d",
 				s.x.Channels[chunks[last].Channel].Task, s.x.Channels[chunks[last].Channel].Address, chunks[last].Offset)
-		case c.Offset > end && (last < 0 || chunks[last].Length >= 0):
+		case min(c.Offset, size) > end && (last < 0 || chunks[last].Length >= 0):
 			s.streamFinding(inflight.SeverityWarning, CodeDeadBytes, i, end, "%d bytes that belong to no channel", min(c.Offset, size)-end)
 		}
 		if e := c.end(); e >= end {
