@@ -125,7 +125,7 @@ func TestPlantedFaults(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			planted, counted := 0, 0
-			for seed := uint64(1); seed <= 400 && (planted < 15 || counted == 0); seed++ {
+			for seed := uint64(1); seed <= 400 && (planted < max(15/scarce, 6) || counted == 0); seed++ {
 				log := newMemLog()
 				p := &planter{log: log, fault: fault, seen: map[*memCapture]map[inflight.Address]bool{},
 					hit: map[inflight.CheckpointID]bool{}, forged: map[*memCapture]map[inflight.Address]uint64{}}

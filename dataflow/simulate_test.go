@@ -34,7 +34,7 @@ func TestSimulation(t *testing.T) {
 	}
 	var sum SimulationResult
 	proven := 0
-	for seed := range uint64(*seedsFlag) {
+	for seed := range uint64(*seedsFlag / scarce) {
 		res, log := simulate(seed+1, nil)
 		sum.Steps += res.Steps
 		sum.Checkpoints += res.Checkpoints

@@ -1,0 +1,5 @@
+//go:build !race
+
+package dataflow
+
+const scarce = 1
