@@ -265,8 +265,8 @@ func (r *Replay) Entries(t inflight.Task) []reader.Entry {
 // sees to it that the sink accepts no more of a until the capture has them; the
 // Replay may go on, and stands in the call of the sink.
 //
-// The file of the references must be listed by the manifest of the new
-// checkpoint, so that it is kept.
+// The handle of the capture names the files of the references, so the manifest
+// lists them, and they are kept.
 func (r *Replay) Rest(ctx context.Context, t inflight.Task, a inflight.Address, after uint64) ([]reader.Reference, error) {
 	n := r.byTask[t]
 	if n == nil {
