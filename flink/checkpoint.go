@@ -142,9 +142,11 @@ func (c *Checkpoint) Locate(ctx context.Context, h StreamHandle) (File, error) {
 	if ctx.Err() != nil {
 		return File{}, ctx.Err()
 	}
-	c.mu.Lock()
-	c.found[key] = f
-	c.mu.Unlock()
+	if !inflight.Retryable(f.err) {
+		c.mu.Lock()
+		c.found[key] = f
+		c.mu.Unlock()
+	}
 	return f.file, f.err
 }
 

@@ -453,11 +453,13 @@ func (v *verifier) file(h StreamHandle, f File) {
 // the directory of a checkpoint only when it is empty.
 func (v *verifier) foreign(ctx context.Context) error {
 	mine := map[string]bool{path.Join(v.c.Dir, v.c.Name): true}
+	v.c.mu.Lock()
 	for _, f := range v.c.found {
 		if f.err == nil && f.file.Backend == v.c.places.home {
 			mine[f.file.Name] = true
 		}
 	}
+	v.c.mu.Unlock()
 	for child, err := range v.c.places.home.Children(ctx, v.c.Dir) {
 		if ctx.Err() != nil {
 			return ctx.Err()
