@@ -168,6 +168,53 @@ func TestCrashErrors(t *testing.T) {
 	}
 }
 
+// TestCrashPaused stops a run before each operation of the store, has another one
+// take over and come to its end, and wakes the first one up: it is fenced, or it
+// had not claimed the job or had ended, as far as the store can see.
+func TestCrashPaused(t *testing.T) {
+	fenced := 0
+	eachOperation(t, false, func(k int) {
+		t.Run(fmt.Sprint(k), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var books ledger
+				r := shortTrial(t, false)
+				r.beside, newBuffer = &books, books.buffer
+				heir := *r
+				paused, awake := make(chan struct{}), make(chan struct{})
+				r.store = wrap.NewFaults(r.truth, wrap.Rule{When: wrap.AtOp(k), Then: wrap.Before(func(wrap.Call) {
+					close(paused)
+					<-awake
+				})})
+				ended := make(chan error)
+				go func() {
+					_, err := r.run(t.Context(), "nothing")
+					ended <- err
+				}()
+				select {
+				case <-paused:
+				case err := <-ended:
+					require.NoError(t, err)
+					return
+				}
+				heir.runs("latest")
+				require.NoError(t, os.Remove(r.output))
+				close(awake)
+				if err := <-ended; err == nil {
+					r.exact()
+				} else {
+					require.ErrorIs(t, err, inflight.ErrFenced)
+					require.NoFileExists(t, r.output)
+					fenced++
+				}
+				books.balanced(t)
+				heir.beside = nil
+				heir.finish()
+			})
+		})
+	})
+	require.Greater(t, fenced, 3)
+}
+
 // TestRestoreOfAnotherTopology refuses a checkpoint that does not fit, and leaves
 // the job as it is.
 func TestRestoreOfAnotherTopology(t *testing.T) {
