@@ -30,14 +30,14 @@ func Example() {
 	}
 	in, out := inflight.InputChannel{Gate: 0, Channel: 2}, inflight.Subpartition{Partition: 0, Subpartition: 1}
 	// No call waits for the store; what goes wrong is what Handle says.
-	c.Cuts(
+	_ = c.Cuts(
 		inflight.Cut{Address: in.Address(), Epoch: 3, Bytes: 8192},  // consumed
 		inflight.Cut{Address: out.Address(), Epoch: 3, Bytes: 4106}) // emitted
-	c.State("counts", inflight.Bytes("in=1"))
-	c.Input(in, inflight.Pos{Epoch: 3, Offset: 8192, Seq: 40}, inflight.Bytes("not yet"), inflight.Bytes("processed"))
-	c.FinishInput()
-	c.Output(out, inflight.Pos{Epoch: 3, Offset: 4096, Seq: 11}, inflight.Bytes("not queued"))
-	c.FinishOutput()
+	_ = c.State("counts", inflight.Bytes("in=1"))
+	_ = c.Input(in, inflight.Pos{Epoch: 3, Offset: 8192, Seq: 40}, inflight.Bytes("not yet"), inflight.Bytes("processed"))
+	_ = c.FinishInput()
+	_ = c.Output(out, inflight.Pos{Epoch: 3, Offset: 4096, Seq: 11}, inflight.Bytes("not queued"))
+	_ = c.FinishOutput()
 
 	<-c.Done()
 	h, err := c.Handle()
@@ -66,7 +66,7 @@ func ExamplePool_WaitRoom() {
 		if err := pool.WaitRoom(context.Background(), 400); err != nil {
 			log.Fatal(err)
 		}
-		c.Input(inflight.InputChannel{}, pos, inflight.Bytes(make([]byte, 400)))
+		_ = c.Input(inflight.InputChannel{}, pos, inflight.Bytes(make([]byte, 400)))
 		pos = pos.Advance(400, 1)
 	}
 	fmt.Println("paced:", c.FinishInput())
