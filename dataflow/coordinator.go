@@ -313,9 +313,12 @@ func (c *coordinator) over(p *pendingCheckpoint, r Reason, cause error) {
 
 // savepoint triggers a savepoint as soon as nothing else is pending.
 func (c *coordinator) savepoint(done func(CheckpointResult)) {
-	if c.pending == nil {
+	switch {
+	case c.store == nil:
+		done(CheckpointResult{Savepoint: true, Reason: ReasonNotReady, Cause: fmt.Errorf("the job has no store: %w", inflight.ErrConfig)})
+	case c.pending == nil:
 		c.begin(done)
-	} else {
+	default:
 		c.requests = append(c.requests, done)
 	}
 }
@@ -367,6 +370,9 @@ func (c *coordinator) stop(r Reason) {
 	}
 	if p := c.pending; p != nil && !p.committing {
 		c.over(p, r, inflight.ErrAborted)
+	}
+	for _, done := range c.requests {
+		done(CheckpointResult{Savepoint: true, Reason: ReasonTaskStopped, Cause: inflight.ErrClosed})
 	}
 }
 

@@ -190,7 +190,11 @@ func TestCoordinator(t *testing.T) {
 	t.Run("stopping gives up what is pending", func(t *testing.T) {
 		s := newScene(t, tolerant, newMemLog())
 		s.run(10*time.Millisecond + 100*time.Microsecond)
+		var answer Reason
+		s.d.Savepoint(func(r CheckpointResult) { answer = r.Reason })
+		s.run(100 * time.Microsecond)
 		s.d.Stop(errors.New("enough"))
+		defer func() { require.Equal(t, ReasonTaskStopped, answer) }()
 		s.run(time.Second)
 		require.True(t, s.ended)
 		require.EqualError(t, s.err, "enough")
@@ -203,7 +207,7 @@ func TestCoordinator(t *testing.T) {
 // and loses none.
 func TestAtLeastOnce(t *testing.T) {
 	lost, doubled := 0, 0
-	for seed := uint64(1); seed <= 40; seed++ {
+	for seed := uint64(1); seed <= max(8, 40/scarce); seed++ {
 		res := Simulation{Seed: seed, Open: newUnproven(), Adjust: func(p *SimulationPlan) {
 			p.Options.Unaligned, p.Options.AtLeastOnce = false, true
 			p.Crashes = []time.Duration{20 * time.Millisecond, 30 * time.Millisecond}

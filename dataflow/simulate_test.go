@@ -55,7 +55,7 @@ func TestSimulation(t *testing.T) {
 
 // TestReplay has the same seed give the same run, step by step.
 func TestReplay(t *testing.T) {
-	for seed := uint64(1); seed <= 30; seed++ {
+	for seed := uint64(1); seed <= 30/scarce; seed++ {
 		var runs [2][]string
 		for i := range runs {
 			res, _ := simulate(seed, func(p *SimulationPlan) {

@@ -77,8 +77,8 @@ func TestKeyedStateRefuses(t *testing.T) {
 
 // TestFreezeIsShort takes a picture of 100 MB of keyed state while it changes.
 func TestFreezeIsShort(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes 100 MB")
+	if scarce > 1 {
+		t.Skip("measures time")
 	}
 	blob := Codec[[1000]byte]{Append: func(dst []byte, v *[1000]byte) []byte { return append(dst, v[:]...) }}
 	s := &Keyed[[1000]byte]{codec: blob, root: &node[[1000]byte]{}}

@@ -12,7 +12,8 @@ type Store interface {
 	Epoch() inflight.Epoch
 	// Begin begins the next checkpoint. It does no I/O.
 	Begin() (Slot, error)
-	// Retire deletes what is no longer kept, off the checkpoints' path.
+	// Retire lets what is no longer kept be deleted. It does not wait for that:
+	// deleting is never on the path of a checkpoint.
 	Retire()
 	// Writer returns the writer of one subtask.
 	Writer(inflight.Task) (CaptureWriter, error)
@@ -30,7 +31,7 @@ type Slot interface {
 	// Commit makes the checkpoint complete, and then calls done on any
 	// goroutine. ErrFenced: another coordinator has taken over.
 	Commit(c Completed, done func(Committed, error))
-	// Abort gives the checkpoint up.
+	// Abort gives the checkpoint up. It does not wait for I/O.
 	Abort(r Reason, cause error)
 }
 

@@ -11,7 +11,7 @@ import (
 // TestNoDeadlock runs all-to-all jobs whose pools are far smaller than what
 // they connect: 16×16×16 with two output buffers, and gates with hardly any.
 func TestNoDeadlock(t *testing.T) {
-	seeds := uint64(2)
+	seeds := uint64(max(1, 2/scarce))
 	if *wideFlag {
 		seeds = 200
 	}
