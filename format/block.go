@@ -56,17 +56,12 @@ func (h *BlockHeader) put(p []byte, id inflight.FileID, offset int64) {
 	binary.LittleEndian.PutUint32(p[28:], blockChecksum(id, offset, p[:28]))
 }
 
-// appendBlock appends a block that is not a data block; it will stand at offset.
-func appendBlock(b []byte, kind BlockKind, id inflight.FileID, offset int64, number uint32, parts ...[]byte) []byte {
-	start := len(b)
-	b = append(b, make([]byte, BlockHeaderSize)...)
-	for _, p := range parts {
-		b = append(b, p...)
-	}
-	p := b[start+BlockHeaderSize:]
-	h := BlockHeader{Kind: kind, Number: number, Stored: uint32(len(p)), Raw: uint32(len(p)), CRC: Checksum(p)}
-	h.put(b[start:], id, offset)
-	return b
+// sealBlock puts the header of a block that is not a data block, and will stand
+// at offset, before its payload in p.
+func sealBlock(p []byte, kind BlockKind, id inflight.FileID, offset int64, number uint32) {
+	n := uint32(len(p) - BlockHeaderSize)
+	h := BlockHeader{Kind: kind, Number: number, Stored: n, Raw: n, CRC: Checksum(p[BlockHeaderSize:])}
+	h.put(p, id, offset)
 }
 
 // DecodeBlockHeader decodes the header of the block at offset of file id. A
@@ -245,7 +240,7 @@ func (b *Block) ReadTable(t *Table) error {
 		}
 		t.Runs = append(t.Runs, r)
 	}
-	if w.err != nil || len(w.p) != 0 || offset != uint64(len(b.Data)) || n == 0 {
+	if w.err != nil || w.left() != 0 || offset != uint64(len(b.Data)) || n == 0 {
 		return corrupt(CodeRunTable, b.Offset, "the run table makes no sense")
 	}
 	return nil

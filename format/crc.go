@@ -1,7 +1,6 @@
 package format
 
 import (
-	"encoding/binary"
 	"hash/crc32"
 	"math/bits"
 
@@ -78,9 +77,15 @@ func mulmod(a, b uint64) (r uint64) {
 // blockChecksum is the checksum of a block header: it binds the block to its
 // file and place, so that one of our own files inside a payload is not taken
 // for blocks. The block number is part of the header.
+//
+// The place is added byte by byte: a slice of it would be allocated.
 func blockChecksum(id inflight.FileID, offset int64, header []byte) uint32 {
-	var place [24]byte
-	copy(place[:], id[:])
-	binary.LittleEndian.PutUint64(place[16:], uint64(offset))
-	return crc32.Update(Checksum(place[:]), castagnoli, header)
+	crc := ^uint32(0)
+	for _, b := range id {
+		crc = castagnoli[byte(crc)^b] ^ crc>>8
+	}
+	for i := range 8 {
+		crc = castagnoli[byte(crc)^byte(offset>>(8*i))] ^ crc>>8
+	}
+	return crc32.Update(^crc, castagnoli, header)
 }

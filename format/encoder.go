@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -80,11 +81,10 @@ type Encoder struct {
 	start    int
 	dataSize int
 	tabSize  int // estimate
-	runs     []Run
-	lengths  []uint32
+	*blockTable
 	runStart int // of the open run, in buf
+	runEntry *entry
 	runTail  bool
-	touched  []*member // members of this block, in order of their local index
 	files    []FileRef // of this block
 	sampler  sampler
 	scratch  []byte
@@ -102,6 +102,15 @@ type Encoder struct {
 	last        *entry
 }
 
+// blockTable is memory for the table of the open block.
+type blockTable struct {
+	runs    []Run
+	lengths []uint32
+	touched []*member // members of this block, in order of their local index
+}
+
+var blockTables = sync.Pool{New: func() any { return new(blockTable) }}
+
 // member is the state of one subtask.
 type member struct {
 	task    inflight.Task
@@ -109,8 +118,10 @@ type member struct {
 	prior   []inflight.Segment
 	refs    []FileRef // in this file and the prior ones
 	entries []*entry
-	index   map[inflight.Address]*entry
-	local   int // index in the open block's table
+	recent  int                         // index of the entry that was looked up last
+	index   map[inflight.Address]*entry // of more than few entries
+	slab    []entry                     // memory for the next ones
+	local   int                         // index in the open block's table
 	segment inflight.Segment
 }
 
@@ -120,13 +131,65 @@ type entry struct {
 	member  *member
 	next    inflight.Pos
 	extents []place
+	first   [1]place // memory for extents
 }
 
 // place is an extent before its section is written.
 type place struct {
 	Extent
-	file FileRef // of a reference
+	reference *reference // nil: it lies in this file, in block Extent.Block of it
+}
+
+// reference is where an extent lies in another file.
+type reference struct {
+	file FileRef
 	ref  BlockRef
+}
+
+// few is how many addresses, or blocks, are found by looking at each: mostly
+// they come in the same order again and again. More have a map.
+const few = 32
+
+// find returns the entry of address a, or nil.
+func (m *member) find(a inflight.Address) *entry {
+	if m.index != nil {
+		return m.index[a]
+	}
+	for range m.entries {
+		if m.recent++; m.recent >= len(m.entries) {
+			m.recent = 0
+		}
+		if n := m.entries[m.recent]; n.Address == a {
+			return n
+		}
+	}
+	return nil
+}
+
+// add adds an entry for an address that has none.
+func (m *member) add(e Entry, next inflight.Pos) *entry {
+	if len(m.slab) == 0 {
+		m.slab = make([]entry, min(max(8, len(m.entries)), 256))
+	}
+	n := &m.slab[0]
+	m.slab = m.slab[1:]
+	n.Entry, n.member, n.next = e, m, next
+	n.extents = n.first[:0]
+	if m.entries == nil {
+		m.entries = make([]*entry, 0, few/2)
+	}
+	m.recent = len(m.entries)
+	m.entries = append(m.entries, n)
+	switch {
+	case m.index != nil:
+		m.index[n.Address] = n
+	case len(m.entries) > few:
+		m.index = make(map[inflight.Address]*entry, 2*few)
+		for _, n := range m.entries {
+			m.index[n.Address] = n
+		}
+	}
+	return n
 }
 
 // Chunk is a piece of an encoded file on its way to the store.
@@ -141,7 +204,7 @@ func NewEncoder(w io.Writer, name string, h FileHeader, o EncoderOptions) (*Enco
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	e := &Encoder{name: name, header: h, o: o, w: w, byTask: map[inflight.Task]Member{}}
+	e := &Encoder{name: name, header: h, o: o, w: w, byTask: map[inflight.Task]Member{}, blockTable: blockTables.Get().(*blockTable)}
 	e.step = o.Pool.step(0)
 	e.reserve(maxHeader)
 	var err error
@@ -166,13 +229,11 @@ func (e *Encoder) Begin(t inflight.Task, c *Carry) (Member, error) {
 	if len(t.Vertex) > maxName || t.Subtask < 0 {
 		return 0, fmt.Errorf("%w: task %s", inflight.ErrConfig, t)
 	}
-	m := &member{task: t, index: map[inflight.Address]*entry{}, local: -1}
+	m := &member{task: t, local: -1}
 	if c != nil {
 		m.prior, m.refs = c.prior, slices.Clone(c.refs)
 		for _, o := range c.entries {
-			n := &entry{Entry: o.Entry, member: m, next: o.next}
-			m.entries = append(m.entries, n)
-			m.index[n.Address] = n
+			m.add(o.Entry, o.next)
 		}
 	}
 	id := Member(len(e.members))
@@ -288,7 +349,7 @@ func (e *Encoder) Reference(m Member, a inflight.Address, file FileRef, run Run)
 	e.tabSize += 64
 	n.next = run.End()
 	x := Extent{Offset: run.Target.Offset, Length: uint32(run.Length), Pieces: run.Pieces, Flags: run.Flags, Pos: run.Pos}
-	n.extents = append(n.extents, place{Extent: x, file: file, ref: BlockRef{Offset: run.Target.BlockOffset, Stored: run.Target.Stored}})
+	n.extents = append(n.extents, place{x, &reference{file, BlockRef{Offset: run.Target.BlockOffset, Stored: run.Target.Stored}}})
 	n.add(&run)
 	return e.err
 }
@@ -384,11 +445,13 @@ func (e *Encoder) Close() (FileInfo, error) {
 	start := e.reserve(BlockHeaderSize*(len(e.dir)/dirPerBlock+1) + len(e.dir)*dirEntrySize + TrailerSize)
 	for dir := e.dir; ; {
 		n := min(len(dir), dirPerBlock)
-		var p []byte
+		at := len(e.buf)
+		offset := e.base + int64(at)
+		e.buf = append(e.buf, make([]byte, BlockHeaderSize)...)
 		for i := range dir[:n] {
-			p = dir[i].append(p)
+			e.buf = dir[i].append(e.buf)
 		}
-		e.buf = appendBlock(e.buf, KindDirectory, e.header.FileID, e.Size(), e.blocks, p)
+		sealBlock(e.buf[at:], KindDirectory, e.header.FileID, offset, e.blocks)
 		e.blocks++
 		if dir = dir[n:]; len(dir) == 0 {
 			break
@@ -422,6 +485,19 @@ func (e *Encoder) drop() {
 		}
 	}
 	e.buf, e.spare, e.scratch, e.tail, e.owner = nil, nil, nil, nil, nil
+	e.open, e.last = false, nil
+	if e.blockTable != nil {
+		e.clearTable()
+		blockTables.Put(e.blockTable)
+		e.blockTable = nil
+	}
+}
+
+// clearTable forgets the runs of a block.
+func (e *Encoder) clearTable() {
+	clear(e.runs)
+	clear(e.touched)
+	e.runs, e.lengths, e.touched = e.runs[:0], e.lengths[:0], e.touched[:0]
 }
 
 // Take returns the next chunk to be written, in the order of the file. Its
@@ -457,14 +533,12 @@ func (e *Encoder) entry(m Member, a inflight.Address) (*entry, error) {
 	if k.status != 0 {
 		return nil, fmt.Errorf("%w: %s is %s", inflight.ErrOrder, k.task, k.status)
 	}
-	n := k.index[a]
+	n := k.find(a)
 	if n == nil {
 		if len(a.State) > maxName || min(a.Input.Gate, a.Input.Channel, a.Output.Partition, a.Output.Subpartition) < 0 || a.Side < inflight.Input || a.Side > inflight.State {
 			return nil, fmt.Errorf("%w: address %s", inflight.ErrConfig, a)
 		}
-		n = &entry{Entry: Entry{Address: a}, member: k, next: inflight.PosUnknown}
-		k.index[a] = n
-		k.entries = append(k.entries, n)
+		n = k.add(Entry{Address: a}, inflight.PosUnknown)
 	}
 	e.lastMember, e.lastAddress, e.last = m, a, n
 	return n, nil
@@ -518,7 +592,7 @@ func (e *Encoder) reserve(n int) int {
 func (e *Encoder) run(n *entry, pos inflight.Pos, head bool) *Run {
 	if k := len(e.runs); k > 0 && !head && !e.runTail {
 		r := &e.runs[k-1]
-		if r.Flags&RunReference == 0 && r.Address == n.Address && e.touched[r.Member] == n.member && pos == n.next && (pos.Known() == (r.Flags&RunKnown != 0)) {
+		if r.Flags&RunReference == 0 && e.runEntry == n && pos == n.next && (pos.Known() == (r.Flags&RunKnown != 0)) {
 			return r
 		}
 	}
@@ -528,7 +602,7 @@ func (e *Encoder) run(n *entry, pos inflight.Pos, head bool) *Run {
 		r.Flags |= RunHead
 	}
 	e.runs = append(e.runs, r)
-	e.runStart = len(e.buf)
+	e.runStart, e.runEntry = len(e.buf), n
 	e.tabSize += 48 + len(n.Address.State)
 	return &e.runs[len(e.runs)-1]
 }
@@ -573,7 +647,7 @@ func (e *Encoder) closeRun() {
 	if !slices.ContainsFunc(r.lengths, func(n uint32) bool { return n != r.lengths[0] }) {
 		r.Flags |= runUniform
 	}
-	n := e.touched[r.Member].index[r.Address]
+	n := e.runEntry
 	n.extents = append(n.extents, place{Extent: Extent{Block: len(e.data), Offset: uint32(r.Offset), Length: uint32(r.Length), Pieces: r.Pieces, Flags: r.Flags & extentKept, Pos: r.Pos}})
 	n.add(r)
 }
@@ -606,9 +680,8 @@ func (e *Encoder) closeBlock() {
 	for _, m := range e.touched {
 		m.local = -1
 	}
-	clear(e.runs)
-	e.open, e.dataSize, e.tabSize = false, 0, 0
-	e.runs, e.lengths, e.touched, e.files = e.runs[:0], e.lengths[:0], e.touched[:0], e.files[:0]
+	e.clearTable()
+	e.open, e.dataSize, e.tabSize, e.files = false, 0, 0, e.files[:0]
 	e.writeSections()
 	e.cut(e.step)
 }
@@ -655,15 +728,15 @@ func (e *Encoder) appendTable(b []byte) []byte {
 func (e *Encoder) writeSections() {
 	for _, m := range e.pending {
 		sec := e.section(m)
-		index := appendSection(make([]byte, 0, sec.sizeHint()), sec)
-		pages := pageCount(len(index), e.o.PageSize)
+		start := e.reserve(sec.sizeHint())
+		offset, before := e.Size(), cap(e.buf)
+		var pages int
+		e.buf, pages = appendPages(e.buf, sec, e.header.FileID, offset, e.blocks, e.sections, e.o.PageSize)
+		e.o.Pool.resized(before, cap(e.buf))
 		if pages > maxPages {
-			e.fail(fmt.Errorf("%w: the section of %s has %d bytes", inflight.ErrTooLarge, m.task, len(index)))
+			e.fail(fmt.Errorf("%w: the section of %s has %d pages", inflight.ErrTooLarge, m.task, pages))
 			break
 		}
-		start := e.reserve(len(index) + pages*(BlockHeaderSize+pageHead))
-		offset := e.Size()
-		e.buf = appendPages(e.buf, index, e.header.FileID, offset, e.blocks, e.sections, e.o.PageSize)
 		e.blocks += uint32(pages)
 		e.sections++
 		m.segment = inflight.Segment{File: e.name, FileID: e.header.FileID, Offset: offset, Length: e.Size() - offset, CRC: Checksum(e.buf[start:])}
@@ -679,44 +752,72 @@ func (e *Encoder) section(m *member) *Section {
 		return s
 	}
 	slices.SortFunc(m.entries, func(a, b *entry) int { return a.Address.Compare(b.Address) })
-	s.Entries = make([]Entry, 0, len(m.entries))
-	seen := map[BlockRef]int{}
+	s.Entries = make([]Entry, len(m.entries))
+	total := 0
 	for _, n := range m.entries {
-		x := n.Entry
-		x.Extents = make([]Extent, len(n.extents))
-		for i := range n.extents {
-			x.Extents[i] = n.extents[i].Extent
-			x.Extents[i].Block = e.blockIndex(s, seen, &n.extents[i])
+		total += len(n.extents)
+	}
+	extents := make([]Extent, 0, total)
+	var blocks blockIndex
+	for i, n := range m.entries {
+		start := len(extents)
+		for k := range n.extents {
+			x := n.extents[k].Extent
+			x.Block = blocks.of(e.blockRef(s, &n.extents[k]))
+			extents = append(extents, x)
 		}
-		s.Entries = append(s.Entries, x)
+		s.Entries[i] = n.Entry
+		s.Entries[i].Extents = extents[start:len(extents):len(extents)]
 		n.extents = nil
 	}
+	s.Blocks = blocks.refs
 	return s
 }
 
-// blockIndex returns the index in s.Blocks of the block that p lies in.
-func (e *Encoder) blockIndex(s *Section, seen map[BlockRef]int, p *place) int {
-	ref := p.ref
-	if p.Flags&RunReference == 0 {
-		ref = e.data[p.Block]
-	} else {
-		f := slices.Index(s.Files, p.file)
-		if f < 0 {
-			f = len(s.Files)
-			s.Files = append(s.Files, p.file)
-		}
-		ref.File = f + 1
+// blockRef returns the block that p lies in. Its file gets a place in s.Files.
+func (e *Encoder) blockRef(s *Section, p *place) BlockRef {
+	if p.reference == nil {
+		return e.data[p.Block]
 	}
-	if k := len(s.Blocks); k > 0 && s.Blocks[k-1] == ref {
+	f := slices.Index(s.Files, p.reference.file)
+	if f < 0 {
+		f = len(s.Files)
+		s.Files = append(s.Files, p.reference.file)
+	}
+	ref := p.reference.ref
+	ref.File = f + 1
+	return ref
+}
+
+// blockIndex numbers the blocks of a section in the order of their first use.
+type blockIndex struct {
+	refs []BlockRef
+	seen map[BlockRef]int // of more than few
+}
+
+func (b *blockIndex) of(ref BlockRef) int {
+	k := len(b.refs)
+	if k > 0 && b.refs[k-1] == ref {
 		return k - 1
 	}
-	i, ok := seen[ref]
-	if !ok {
-		i = len(s.Blocks)
-		s.Blocks = append(s.Blocks, ref)
-		seen[ref] = i
+	if b.seen == nil {
+		if i := slices.Index(b.refs, ref); i >= 0 {
+			return i
+		}
+	} else if i, ok := b.seen[ref]; ok {
+		return i
 	}
-	return i
+	b.refs = append(b.refs, ref)
+	switch {
+	case b.seen != nil:
+		b.seen[ref] = k
+	case k == few:
+		b.seen = make(map[BlockRef]int, 2*few)
+		for i, r := range b.refs {
+			b.seen[r] = i
+		}
+	}
+	return k
 }
 
 // cut hands out the front of buf, up to the last whole step in the file.

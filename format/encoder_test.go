@@ -160,3 +160,49 @@ func TestDigest(t *testing.T) {
 		require.Equal(t, db, whole.Without(da, uint64(len(b))))
 	})
 }
+
+// TestEncoderMany captures more addresses than are found by looking at each, in
+// more blocks, in an order that comes back to old ones, over two files.
+func TestEncoderMany(t *testing.T) {
+	task := inflight.Task{Vertex: "count"}
+	o := EncoderOptions{BlockSize: 64, LargestBlock: 4096, PageSize: 256, Pool: NewPool(1 << 20)}
+	var carry *Carry
+	want := map[inflight.Address]Entry{}
+	for name, n := range []int{20, 200} {
+		var file bytes.Buffer
+		id := inflight.NewFileID()
+		e, err := NewEncoder(&file, StateFileName(7, string(rune('a'+name)), "x"), FileHeader{FileID: id, Checkpoint: 7}, o)
+		require.NoError(t, err)
+		m, err := e.Begin(task, carry)
+		require.NoError(t, err)
+		here := map[inflight.Address]uint64{}
+		for i := range 5 * n {
+			a := inflight.InputChannel{Channel: i * 7 % n}.Address()
+			p := bytes.Repeat([]byte{byte(i)}, 1+i%50)
+			w := want[a]
+			require.NoError(t, e.Append(m, a, inflight.Pos{Offset: w.Bytes, Seq: w.Buffers}, p))
+			want[a] = Entry{Address: a, Buffers: w.Buffers + 1, Bytes: w.Bytes + uint64(len(p)), Digest: w.Digest.Add(p)}
+			here[a] += uint64(len(p))
+		}
+		require.NoError(t, e.finish(m, []Status{StatusContinued, StatusComplete}[name]))
+		_, err = e.Close()
+		require.NoError(t, err)
+		carry = e.Carry(m)
+		s, err := ReadSection(bytes.NewReader(file.Bytes()), carry.prior[name])
+		require.NoError(t, err)
+		require.Len(t, s.Entries, n)
+		require.Greater(t, len(s.Blocks), few)
+		for i := range s.Entries {
+			got := s.Entries[i]
+			for _, x := range got.Extents {
+				here[got.Address] -= uint64(x.Length)
+				b, _, err := DecodeBlock(file.Bytes()[s.Blocks[x.Block].Offset:], id, s.Blocks[x.Block].Offset, nil)
+				require.NoError(t, err)
+				require.LessOrEqual(t, int(x.Offset+x.Length), len(b.Data))
+			}
+			require.Zero(t, here[got.Address])
+			got.Extents = nil
+			require.Equal(t, want[got.Address], got)
+		}
+	}
+}

@@ -132,7 +132,7 @@ func appendSection(b []byte, s *Section) []byte {
 	b = appendFileRefs(b, s.Files)
 	b = appendBlockRefs(b, s.Blocks)
 	b = binary.AppendUvarint(b, uint64(len(s.Entries)))
-	c := entryCoder{}
+	c := newEntryCoder()
 	for i := range s.Entries {
 		b = c.append(b, &s.Entries[i])
 	}
@@ -181,11 +181,12 @@ func readBlockRefs(w *wire, files int) []BlockRef {
 
 // entryCoder holds what one entry takes over from the one before it.
 type entryCoder struct {
-	address        inflight.Address
-	buffers, bytes uint64
-	epoch          inflight.Epoch
-	block          int // of the previous extent, plus one
+	last  *Entry
+	epoch inflight.Epoch
+	block int // of the previous extent, plus one
 }
+
+func newEntryCoder() entryCoder { return entryCoder{last: new(Entry)} }
 
 // follows returns the address after a, on the same side.
 func follows(a inflight.Address) inflight.Address {
@@ -226,7 +227,7 @@ func (e *Entry) simple(block int) bool {
 
 func (c *entryCoder) append(b []byte, e *Entry) []byte {
 	flags := uint64(e.Address.Side)
-	if e.Address == follows(c.address) && e.Address.Side != inflight.State {
+	if e.Address.Side != inflight.State && e.Address == follows(c.last.Address) {
 		flags |= entryNext
 	}
 	epoch, bytes, ok := e.derivedCut()
@@ -240,7 +241,7 @@ func (c *entryCoder) append(b []byte, e *Entry) []byte {
 			flags |= entryDerived
 		}
 	}
-	if e.Buffers == c.buffers && e.Bytes == c.bytes {
+	if e.Buffers == c.last.Buffers && e.Bytes == c.last.Bytes {
 		flags |= entrySame
 	}
 	if e.simple(c.block) {
@@ -270,7 +271,7 @@ func (c *entryCoder) append(b []byte, e *Entry) []byte {
 			b = binary.AppendUvarint(b, e.cutRecords)
 		}
 	}
-	c.address, c.buffers, c.bytes = e.Address, e.Buffers, e.Bytes
+	c.last = e
 	return b
 }
 
@@ -317,18 +318,19 @@ func (c *entryCoder) appendExtents(b []byte, e *Entry, flags uint64) []byte {
 	return b
 }
 
-func (c *entryCoder) read(w *wire, arena []Extent, blocks int) (e Entry, _ []Extent) {
+// read decodes e, which is zero; its extents go to the end of arena.
+func (c *entryCoder) read(w *wire, e *Entry, arena []Extent, blocks int) []Extent {
 	flags := w.uvarint()
 	if flags&entryNext != 0 {
-		e.Address = follows(c.address)
-		if flags&3 != uint64(c.address.Side) || c.address.Side == inflight.State {
+		e.Address = follows(c.last.Address)
+		if flags&3 != uint64(e.Address.Side) || e.Address.Side == inflight.State {
 			w.fail()
 		}
 	} else {
-		e.Address = readAddress(w, inflight.Side(flags&3), c.address.State)
+		e.Address = readAddress(w, inflight.Side(flags&3), c.last.Address.State)
 	}
 	if flags&entrySame != 0 {
-		e.Buffers, e.Bytes = c.buffers, c.bytes
+		e.Buffers, e.Bytes = c.last.Buffers, c.last.Bytes
 	} else {
 		e.Buffers, e.Bytes = w.uvarint(), w.number(maxReference)
 	}
@@ -336,7 +338,7 @@ func (c *entryCoder) read(w *wire, arena []Extent, blocks int) (e Entry, _ []Ext
 		e.Digest = Digest(w.uint64())
 	}
 	start := len(arena)
-	arena = c.readExtents(w, arena, &e, flags, blocks)
+	arena = c.readExtents(w, arena, e, flags, blocks)
 	e.Extents = arena[start:len(arena):len(arena)]
 	if flags&entryCut != 0 {
 		e.hasCut, e.hasRecordsInCut = true, flags&entryRecords != 0
@@ -352,8 +354,8 @@ func (c *entryCoder) read(w *wire, arena []Extent, blocks int) (e Entry, _ []Ext
 			e.cutRecords = w.uvarint()
 		}
 	}
-	c.address, c.buffers, c.bytes = e.Address, e.Buffers, e.Bytes
-	return e, arena
+	c.last = e
+	return arena
 }
 
 func (c *entryCoder) readExtents(w *wire, arena []Extent, e *Entry, flags uint64, blocks int) []Extent {
@@ -422,22 +424,18 @@ func parseSection(p []byte, offset int64) (*Section, error) {
 		s.Files = f
 	}
 	s.Blocks = readBlockRefs(&w, len(s.Files))
-	n := w.count(1)
-	s.Entries = make([]Entry, 0, n)
-	arena := make([]Extent, 0, min(n+len(s.Blocks), len(w.p)/minExtent+1))
-	c := entryCoder{}
-	for range n {
-		var e Entry
-		if e, arena = c.read(&w, arena, len(s.Blocks)); w.err != nil {
-			break
-		}
-		if k := len(s.Entries); k > 0 && s.Entries[k-1].Address.Compare(e.Address) >= 0 {
+	s.Entries = make([]Entry, w.count(1))
+	arena := make([]Extent, 0, min(max(len(s.Entries), len(s.Blocks)), w.left()/minExtent+1))
+	c := newEntryCoder()
+	for i := range s.Entries {
+		e := &s.Entries[i]
+		arena = c.read(&w, e, arena, len(s.Blocks))
+		if w.err != nil || i > 0 && s.Entries[i-1].Address.Compare(e.Address) >= 0 {
 			w.fail()
 			break
 		}
-		s.Entries = append(s.Entries, e)
 	}
-	if w.err != nil || len(w.p) != 0 {
+	if w.err != nil || w.left() != 0 {
 		return nil, corrupt(CodeSection, offset, "the section makes no sense")
 	}
 	return s, nil
@@ -488,32 +486,40 @@ func DecodeSection(p []byte, id inflight.FileID, offset int64) (*Section, error)
 // with pages of the default size. It is for tools and benchmarks that make
 // sections without an Encoder.
 func AppendSection(b []byte, s *Section, id inflight.FileID, offset int64) []byte {
-	return appendPages(b, appendSection(make([]byte, 0, s.sizeHint()), s), id, offset, 0, 0, MaxPage)
+	b, _ = appendPages(b, s, id, offset, 0, 0, MaxPage)
+	return b
 }
 
 // sizeHint is about what a section takes, so that it is seldom moved while it
 // is encoded.
 func (s *Section) sizeHint() int {
-	return 64 + 64*len(s.Prior) + 48*len(s.Files) + 8*len(s.Blocks) + 32*len(s.Entries)
+	return sectionHead + 64 + 64*len(s.Prior) + 48*len(s.Files) + 8*len(s.Blocks) + 32*len(s.Entries)
 }
 
-func pageCount(n, pageSize int) int {
-	return max(1, (n+pageSize-pageHead-1)/(pageSize-pageHead))
-}
+// sectionHead is what stands before each page of a section.
+const sectionHead = BlockHeaderSize + pageHead
 
-// appendPages cuts the bytes of a section into blocks.
-func appendPages(b, index []byte, id inflight.FileID, offset int64, block, section uint32, pageSize int) []byte {
-	start, pages := len(b), pageCount(len(index), pageSize)
-	for page := range pages {
-		n := min(len(index), pageSize-pageHead)
-		var head [pageHead]byte
-		binary.LittleEndian.PutUint32(head[0:], section)
-		binary.LittleEndian.PutUint16(head[4:], uint16(page))
-		binary.LittleEndian.PutUint16(head[6:], uint16(pages))
-		b = appendBlock(b, KindSection, id, offset+int64(len(b)-start), block+uint32(page), head[:], index[:n])
-		index = index[n:]
+// appendPages appends the blocks of s, the first of which has number block. If
+// they are more than maxPages, nothing is appended.
+func appendPages(b []byte, s *Section, id inflight.FileID, offset int64, block, section uint32, pageSize int) (_ []byte, pages int) {
+	start := len(b)
+	b = slices.Grow(b, s.sizeHint())
+	b = appendSection(append(b, make([]byte, sectionHead)...), s)
+	n, page := len(b)-start-sectionHead, pageSize-pageHead
+	if pages = max(1, (n+page-1)/page); pages > maxPages {
+		return b[:start], pages
 	}
-	return b
+	b = append(b, make([]byte, (pages-1)*sectionHead)...)
+	for i := pages - 1; i >= 0; i-- { // the last first: the index is moved apart where it stands
+		from, at := b[start+sectionHead+i*page:][:min(page, n-i*page)], start+i*(sectionHead+page)
+		p := b[at : at+sectionHead+len(from)]
+		copy(p[sectionHead:], from)
+		binary.LittleEndian.PutUint32(p[BlockHeaderSize:], section)
+		binary.LittleEndian.PutUint16(p[BlockHeaderSize+4:], uint16(i))
+		binary.LittleEndian.PutUint16(p[BlockHeaderSize+6:], uint16(pages))
+		sealBlock(p, KindSection, id, offset+int64(at-start), block+uint32(i))
+	}
+	return b, pages
 }
 
 // splitPage takes the payload of a section block apart.

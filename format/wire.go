@@ -14,18 +14,32 @@ var errWire = errors.New("malformed")
 // zero, and err tells.
 type wire struct {
 	p   []byte
+	at  int // what comes next, in p: to move a slice would cost write barriers
 	err error
 }
 
-func (w *wire) fail() { w.err, w.p = errWire, nil }
+func (w *wire) fail() { w.err, w.at = errWire, len(w.p) }
+
+// left returns how many bytes are left.
+func (w *wire) left() int { return len(w.p) - w.at }
 
 func (w *wire) uvarint() uint64 {
-	v, n := binary.Uvarint(w.p)
+	if w.at < len(w.p) {
+		if b := w.p[w.at]; b < 0x80 { // most are
+			w.at++
+			return uint64(b)
+		}
+	}
+	return w.longUvarint()
+}
+
+func (w *wire) longUvarint() uint64 {
+	v, n := binary.Uvarint(w.p[w.at:])
 	if n <= 0 {
 		w.fail()
 		return 0
 	}
-	w.p = w.p[n:]
+	w.at += n
 	return v
 }
 
@@ -50,26 +64,24 @@ func (w *wire) index() int { return int(w.number(math.MaxInt32)) }
 
 // count reads a number of things of at least size bytes each, so that nothing
 // is allocated for things that cannot be there.
-func (w *wire) count(size int) int { return int(w.number(uint64(len(w.p) / size))) }
+func (w *wire) count(size int) int { return int(w.number(uint64(w.left() / size))) }
 
 func (w *wire) byte() byte {
-	if len(w.p) == 0 {
+	if w.at == len(w.p) {
 		w.fail()
 		return 0
 	}
-	b := w.p[0]
-	w.p = w.p[1:]
-	return b
+	w.at++
+	return w.p[w.at-1]
 }
 
 func (w *wire) bytes(n int) []byte {
-	if n < 0 || n > len(w.p) {
+	if n < 0 || n > w.left() {
 		w.fail()
 		return nil
 	}
-	b := w.p[:n]
-	w.p = w.p[n:]
-	return b
+	w.at += n
+	return w.p[w.at-n : w.at]
 }
 
 func (w *wire) uint32() uint32 {
