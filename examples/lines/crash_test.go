@@ -302,7 +302,7 @@ func TestCrashKill(t *testing.T) {
 			case <-dead:
 			case <-time.After(time.Duration(rand.IntN(300)) * time.Millisecond):
 				if kills < *crashRounds {
-					p.Process.Kill()
+					_ = p.Process.Kill() // or it has ended
 				}
 			}
 		}()
