@@ -56,7 +56,7 @@ func TestHelpAndVersion(t *testing.T) {
 	require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{"--version"}))
 	require.Regexp(t, `^ckpt-inspect \S+, channel-state files of version 1, manifests of version 1\n$`, stdout.String())
 
-	for _, args := range [][]string{nil, {"help"}, {"--help"}, {"-h"}} {
+	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"-h"}} {
 		stdout.Reset()
 		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args))
 		require.Contains(t, stdout.String(), "Exit codes: 0 all is right")
