@@ -65,8 +65,7 @@ type (
 	}
 )
 
-// numbers is an array of whole numbers. There is one for each subtask, so it is
-// decoded without reflection.
+// numbers is an array of whole numbers, and nothing else: null is none.
 type numbers []int64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -97,27 +96,21 @@ func EncodeManifest(m *Manifest) ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, &inflight.Error{Op: "encode", Object: m.String(), Err: err}
 	}
-	w := manifestJSON{Format: manifestFormat, Version: ManifestVersion, Manifest: m, Tasks: m.tasksJSON()}
-	for _, f := range m.Files {
-		j := fileJSON{Name: f.Name, Size: f.Size, ID: f.FileID}
-		if f.DirLength > 0 {
-			j.Directory = numbers{f.DirOffset, f.DirLength, int64(f.DirCRC)}
-		}
-		w.Files = append(w.Files, j)
-	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false) // "source -> map" stays readable
-	if err := e.Encode(w); err != nil {
+	if err := e.Encode(manifestJSON{Format: manifestFormat, Version: ManifestVersion, Manifest: m}); err != nil {
 		return nil, &inflight.Error{Op: "encode", Object: m.String(), Err: err}
 	}
-	b.Truncate(b.Len() - len("}\n"))
-	b.WriteString(crcHead)
-	fmt.Fprintf(&b, "%08x"+crcTail, Checksum(b.Bytes()))
-	if b.Len() > MaxManifest {
-		return nil, &inflight.Error{Op: "encode", Object: m.String(), Err: fmt.Errorf("%w: %d bytes, at most %d", inflight.ErrTooLarge, b.Len(), MaxManifest)}
+	p := bytes.TrimSuffix(b.Bytes(), []byte("}\n"))
+	p = slices.Grow(p, 200*len(m.Files)+100*len(m.Handles)+crcSize)
+	p = appendTasks(appendFiles(p, m.Files), m.tasksJSON())
+	p = append(p, crcHead...)
+	p = fmt.Appendf(p, "%08x"+crcTail, Checksum(p))
+	if len(p) > MaxManifest {
+		return nil, &inflight.Error{Op: "encode", Object: m.String(), Err: fmt.Errorf("%w: %d bytes, at most %d", inflight.ErrTooLarge, len(p), MaxManifest)}
 	}
-	return b.Bytes(), nil
+	return p, nil
 }
 
 func (m *Manifest) tasksJSON() []tasksJSON {
@@ -134,11 +127,15 @@ func (m *Manifest) tasksJSON() []tasksJSON {
 		tasks[i].Vertex = v.ID
 		index[v.ID] = &tasks[i]
 	}
+	var list numbers // memory
+	var lists []numbers
 	for _, h := range m.Handles {
 		s := subtaskJSON{Subtask: h.Task.Subtask, InputBytes: h.InputBytes, OutputBytes: h.OutputBytes, StateBytes: h.StateBytes}
 		for _, g := range h.Segments {
-			s.Segments = append(s.Segments, numbers{files[g.File], g.Offset, g.Length, int64(g.CRC)})
+			list = append(list, files[g.File], g.Offset, g.Length, int64(g.CRC))
+			lists = append(lists, list[len(list)-4:])
 		}
+		s.Segments = lists[len(lists)-len(h.Segments):]
 		for _, r := range h.References {
 			s.References = append(s.References, files[r.Name])
 		}
@@ -168,8 +165,11 @@ func DecodeManifest(p []byte) (*Manifest, error) {
 		return nil, err
 	}
 	w := manifestJSON{Manifest: new(Manifest)}
-	if err := json.Unmarshal(p, &w); err != nil {
-		return nil, badManifest("%v", err)
+	if !w.decodePlain(p) {
+		w = manifestJSON{Manifest: new(Manifest)}
+		if err := json.Unmarshal(p, &w); err != nil {
+			return nil, badManifest("%v", err)
+		}
 	}
 	if err := w.fill(); err != nil {
 		return nil, err
@@ -265,8 +265,18 @@ func (w *manifestJSON) fill() error {
 		}
 		m.Files = append(m.Files, info)
 	}
+	subtasks, segments := 0, 0
+	for _, t := range w.Tasks {
+		subtasks += len(t.Subtasks)
+		for _, s := range t.Subtasks {
+			segments += len(s.Segments)
+		}
+	}
+	m.Handles = slices.Grow(m.Handles, subtasks)
+	all := make([]inflight.Segment, 0, segments)
 	for _, t := range w.Tasks {
 		for _, s := range t.Subtasks {
+			start := len(all)
 			h := inflight.Handle{Task: inflight.Task{Vertex: t.Vertex, Subtask: s.Subtask}, Checkpoint: m.ID,
 				InputBytes: s.InputBytes, OutputBytes: s.OutputBytes, StateBytes: s.StateBytes}
 			for _, g := range s.Segments {
@@ -274,7 +284,10 @@ func (w *manifestJSON) fill() error {
 					return badManifest("subtask %s: segment %d is not file, offset, length, crc", h.Task, g)
 				}
 				f := &m.Files[g[0]]
-				h.Segments = append(h.Segments, inflight.Segment{File: f.Name, FileID: f.FileID, Offset: g[1], Length: g[2], CRC: uint32(g[3])})
+				all = append(all, inflight.Segment{File: f.Name, FileID: f.FileID, Offset: g[1], Length: g[2], CRC: uint32(g[3])})
+			}
+			if len(all) > start {
+				h.Segments = all[start:len(all):len(all)]
 			}
 			for _, i := range s.References {
 				if i < 0 || i >= int64(len(m.Files)) {

@@ -92,7 +92,81 @@ func TestManifestGolden(t *testing.T) {
 			require.Equal(t, want, got)
 			require.True(t, json.Valid(p))
 			require.Equal(t, 1, bytes.Count(p, []byte("\n")), "one line")
+			require.Equal(t, len(want.Files) > 0, comparePlain(t, p))
+			require.Equal(t, byReflection(t, want), string(p))
 		})
+	}
+}
+
+// byReflection returns what encoding/json alone makes of m.
+func byReflection(t require.TestingT, m *Manifest) string {
+	w := manifestJSON{Format: manifestFormat, Version: ManifestVersion, Manifest: m, Tasks: m.tasksJSON()}
+	for _, f := range m.Files {
+		j := fileJSON{Name: f.Name, Size: f.Size, ID: f.FileID}
+		if f.DirLength > 0 {
+			j.Directory = numbers{f.DirOffset, f.DirLength, int64(f.DirCRC)}
+		}
+		w.Files = append(w.Files, j)
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	require.NoError(t, e.Encode(w))
+	return string(sealedManifest(append(b.Bytes()[:b.Len()-len("}\n")], make([]byte, crcSize)...)))
+}
+
+// comparePlain reads p by hand and by reflection: if it can be read by hand,
+// the result is the same.
+func comparePlain(t require.TestingT, p []byte) bool {
+	plain, reflected := manifestJSON{Manifest: new(Manifest)}, manifestJSON{Manifest: new(Manifest)}
+	if !plain.decodePlain(p) {
+		return false
+	}
+	require.NoError(t, json.Unmarshal(p, &reflected))
+	require.Equal(t, reflected, plain)
+	return true
+}
+
+// TestManifestPlain reads JSON that is nearly as it was written.
+func TestManifestPlain(t *testing.T) {
+	good := string(goldenManifest(t, "manifest-checkpoint"))
+	for name, tc := range map[string]struct {
+		old, new string
+		plain    bool
+	}{
+		"as written":             {``, ``, true},
+		"unknown in the head":    {`"compat":0`, `"compat":0,"later":{"files":[1]}`, true},
+		"unknown, looks alike":   {`"compat":0`, `"compat":0,"later":{"a":1,"files":[{"name":"x"}]}`, false},
+		"in a text":              {`"job":"words"`, `"job":"a,\"files\":["`, true},
+		"files twice":            {`"compat":0`, `"compat":0,"files":[]`, false},
+		"tasks twice":            {`"compat":0`, `"compat":0,"Tasks":[{"vertex":"x"}]`, false},
+		"unknown at the end":     {`,"crc32c"`, `,"later":1,"crc32c"`, false},
+		"unknown in a file":      {`"size":5000`, `"size":5000,"later":1`, false},
+		"unknown in a subtask":   {`"output_bytes":262144`, `"output_bytes":262144,"later":1`, false},
+		"a space":                {`"size":5000`, `"size": 5000`, false},
+		"another order":          {`"output_bytes":262144,"state_bytes":8`, `"state_bytes":8,"output_bytes":262144`, false},
+		"capitals":               {`{"subtask":1}`, `{"Subtask":1}`, false},
+		"negative":               {`[[0,4096,64,1]`, `[[0,-4096,64,1]`, false},
+		"huge":                   {`[[0,4096,64,1]`, `[[0,9223372036854775807,64,1]`, false},
+		"leading zero":           {`[[0,4096,64,1]`, `[[0,04096,64,1]`, false},
+		"fraction":               {`[[0,4096,64,1]`, `[[0,4096.0,64,1]`, false},
+		"no number":              {`[[0,4096,64,1]`, `[[0,,64,1]`, false},
+		"subtask beyond int32":   {`{"subtask":0,"segments":[[0`, `{"subtask":2147483648,"segments":[[0`, false},
+		"escape":                 {`{"vertex":"sink"`, `{"vertex":"s\u0069nk"`, false},
+		"not ASCII":              {`{"vertex":"sink"`, `{"vertex":"Abfluß"`, true},
+		"not UTF-8":              {`{"vertex":"sink"`, "{\"vertex\":\"s\xffnk\"", false},
+		"control character":      {`{"vertex":"sink"`, "{\"vertex\":\"s\x01nk\"", false},
+		"open text":              {`{"vertex":"sink","finished":[0]}],"crc32c":"`, `{"vertex":"sink`, false},
+		"no tasks":               {`"tasks":[`, `"task":[`, false},
+		"another text for an id": {`"id":"01`, `"id":"0x`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, tc.plain, comparePlain(t, []byte(strings.Replace(good, tc.old, tc.new, 1))))
+		})
+	}
+	for i := range len(good) {
+		comparePlain(t, []byte(good[:i]))
+		comparePlain(t, []byte(good[:i]+good[i+1:]))
 	}
 }
 
@@ -366,6 +440,8 @@ func TestManifestRoundTrip(t *testing.T) {
 		again, err := EncodeManifest(got)
 		require.NoError(t, err)
 		require.Equal(t, string(p), string(again))
+		require.Equal(t, byReflection(t, m), string(p))
+		comparePlain(t, p)
 		require.Equal(t, m.PersistedBytes(), got.PersistedBytes())
 		require.Len(t, got.Handles, len(m.Handles))
 		require.Equal(t, m.Missing(), got.Missing())
@@ -421,6 +497,9 @@ func FuzzDecodeManifest(f *testing.F) {
 	f.Add([]byte(manifestHead))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		for _, q := range [][]byte{p, sealedManifest(p)} { // also past the checksum
+			if checkManifestBytes(q) == nil && checkManifestVersion(q) == nil {
+				comparePlain(t, q)
+			}
 			m, err := DecodeManifest(q)
 			if err != nil {
 				require.True(t, manifestTyped(err), "%v", err)
