@@ -83,7 +83,7 @@ func (c *coordinator) Step(budget int) Status {
 		if f == nil {
 			return Status{Why: NoInput}
 		}
-		f() // its errors end the attempt by themselves
+		_ = f() // its errors end the attempt by themselves
 	}
 	return Status{Why: Ready}
 }

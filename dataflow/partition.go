@@ -10,7 +10,6 @@ import (
 // subtask that it is connected with. All methods are the task's.
 type partition struct {
 	index     int
-	name      string // of the edge, for messages
 	subs      []*subpartition
 	pool      *pool
 	open      int // unfinished buffers

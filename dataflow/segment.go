@@ -78,8 +78,6 @@ type ring struct {
 	data int // of n: how many are data
 }
 
-func (r *ring) len() int { return r.n }
-
 // at returns the i-th entry from the front.
 func (r *ring) at(i int) *entry { return &r.buf[(r.head+i)&(len(r.buf)-1)] }
 

@@ -20,7 +20,6 @@ type task struct {
 	worker   Worker
 	mail     mailbox
 	in       inputs
-	gates    int
 	out      []*partition
 	src      Source   // or
 	op       Operator // one of the two
