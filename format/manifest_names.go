@@ -112,7 +112,7 @@ func plainName(s string) bool {
 // checkpoints lie in its siblings.
 func (m *Manifest) Resolve(dir, name string) string {
 	own, base, found := strings.Cut(name, "/")
-	if found && own == CheckpointDir(m.ID) {
+	if id, ok := ParseCheckpointDir(own); found && ok && id == m.ID {
 		return path.Join(dir, base)
 	}
 	return path.Join(path.Dir(dir), name)

@@ -81,18 +81,28 @@ func (r *Reader) forget(visits []visit) {
 	}
 }
 
-// blockOf returns the block at ref of f.
-func (r *Reader) blockOf(f *file, ref format.BlockRef) *block {
-	ref.File = 0
+// blocksOf returns the blocks at refs; BlockRef.File is an index into files.
+// Subtasks that share a block get the same one.
+func (r *Reader) blocksOf(files []*file, refs []format.BlockRef) []*block {
+	fresh, blocks := make([]block, len(refs)), make([]*block, len(refs))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b := f.blocks[ref]
-	if b == nil {
-		b = &block{f: f, ref: ref}
-		f.blocks[ref] = b
-		f.order, f.sorted = append(f.order, b), false
+	for i, ref := range refs {
+		f := files[ref.File]
+		ref.File = 0
+		b := f.blocks[ref]
+		if b == nil {
+			b = &fresh[i]
+			b.f, b.ref = f, ref
+			if f.blocks == nil {
+				f.blocks = make(map[format.BlockRef]*block, len(refs))
+			}
+			f.blocks[ref] = b
+			f.order, f.sorted = append(f.order, b), false
+		}
+		blocks[i] = b
 	}
-	return b
+	return blocks
 }
 
 // pin returns the block of next[0], read and checked. It stays until unpin. The

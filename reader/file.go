@@ -32,7 +32,7 @@ func (r *Reader) File(ctx context.Context, name string) (*File, error) {
 // Subtask opens what intact blocks of f hold of t, whatever its mark says, and
 // whether or not other files hold more. It is for looking, not for restoring.
 func (f *File) Subtask(t inflight.Task) (*Subtask, error) {
-	s := &Subtask{Task: t, r: f.r, partial: true, open: map[*cursor]struct{}{}}
+	s := &Subtask{Task: t, r: f.r, partial: true}
 	if f.Header != nil {
 		s.Checkpoint = f.Header.Checkpoint
 	}

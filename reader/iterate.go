@@ -120,6 +120,7 @@ type joined struct {
 
 // cursor plans an iteration, and registers what it will want.
 func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side) *cursor {
+	s.lay()
 	c := &cursor{s: s, full: s.r.o.Digests, entries: make([]progress, len(s.entries)), plan: make([]int, 0, len(s.extents))}
 	rank := make([]int, len(s.entries)) // of the side of an entry
 	for e := range s.entries {
@@ -153,6 +154,9 @@ func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
+		if s.open == nil {
+			s.open = map[*cursor]struct{}{}
+		}
 		s.open[c] = struct{}{}
 		s.r.want(c.visits)
 	}

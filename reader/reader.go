@@ -139,7 +139,7 @@ func (r *Reader) fileAt(full string, ref format.FileRef) (*file, error) {
 	key := fileKey{full, ref.FileID}
 	f := r.files[key]
 	if f == nil {
-		f = &file{r: r, key: key, ref: ref, blocks: map[format.BlockRef]*block{}}
+		f = &file{r: r, key: key, ref: ref}
 		r.files[key] = f
 	}
 	f.users++

@@ -32,6 +32,7 @@ func (s *Subtask) Rest(ctx context.Context, a inflight.Address, after uint64) ([
 	if after > s.entries[e].Bytes {
 		return nil, s.outOfOrder(a, after)
 	}
+	s.lay()
 	i, left := s.first[e], after // left: bytes of extent i that are not in the rest
 	for i < s.first[e+1] && left >= uint64(s.extents[i].Length) {
 		left -= uint64(s.extents[i].Length)

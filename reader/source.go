@@ -210,14 +210,17 @@ func (f *file) reader(ctx context.Context, size int64) readerAt {
 // section reads the section that seg names. What cannot be right at rest is
 // read a second time.
 func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*format.Section, error) {
-	size, err := r.sizeOf(ctx, f)
+	src, err := r.source(ctx, f)
 	if err != nil {
 		return nil, err
 	}
+	defer r.done(f)
+	size := src.Info().Size
 	if size == 0 {
 		return nil, fail("read section", f.ref.Name, &format.FormatError{Code: format.CodeEmpty, Offset: -1, Text: "the file has no bytes", Err: inflight.ErrEmpty})
 	}
-	var from io.ReaderAt = f.reader(ctx, size)
+	direct := readerAt{size, func(p []byte, off int64) error { return src.ReadAt(ctx, p, off) }}
+	var from io.ReaderAt = direct
 	if size <= int64(r.o.ReadSize) {
 		sp, err := r.wholeFile(ctx, f)
 		if err != nil {
@@ -232,7 +235,7 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 	if !errors.As(err, new(*format.FormatError)) {
 		return s, fail("read section", f.ref.Name, err)
 	}
-	again, err2 := format.ReadSection(f.reader(ctx, size), seg)
+	again, err2 := format.ReadSection(direct, seg)
 	if err2 != nil {
 		return nil, fail("read section", f.ref.Name, r.explain(ctx, f, err2))
 	}

@@ -35,11 +35,15 @@ type Subtask struct {
 	Checkpoint inflight.CheckpointID
 
 	r       *Reader
-	files   []*file
-	entries []Entry
-	extents []extent // in order of entries; within one, of the stream
-	first   []int    // index of the first extent of each entry, and their number
-	partial bool     // only what lies in one file: totals are not all there
+	files   []*file           // those of the segments first
+	blocks  []format.BlockRef // BlockRef.File is an index into files
+	index   []format.Entry    // with extents of all sections
+	entries []Entry           // of index
+	partial bool              // only what lies in one file: totals are not all there
+
+	laid    sync.Once // what follows, once somebody reads data
+	extents []extent  // in order of entries; within one, of the stream
+	first   []int     // index of the first extent of each entry, and their number
 
 	mu      sync.Mutex
 	digests []format.Digest // of an entry up to and with an extent, once read
@@ -64,7 +68,7 @@ func (r *Reader) Subtask(ctx context.Context, h inflight.Handle) (*Subtask, erro
 }
 
 func (r *Reader) subtask(ctx context.Context, h inflight.Handle, at resolver) (*Subtask, error) {
-	s := &Subtask{Task: h.Task, Checkpoint: h.Checkpoint, r: r, open: map[*cursor]struct{}{}}
+	s := &Subtask{Task: h.Task, Checkpoint: h.Checkpoint, r: r}
 	sections := make([]*format.Section, len(h.Segments))
 	for i, seg := range h.Segments {
 		f, err := s.file(at, format.FileRef{Name: seg.File, FileID: seg.FileID})
@@ -118,68 +122,99 @@ func checkMark(sections []*format.Section, i int, h inflight.Handle) error {
 	return nil
 }
 
-// build joins the extents of all sections, address by address. The entries are
-// those of the last one, which has the totals.
+// build makes entries of the sections, and checks them.
 func (s *Subtask) build(at resolver, segments []inflight.Segment, sections []*format.Section) error {
 	if len(sections) == 0 {
-		s.first = []int{0}
 		return nil
 	}
-	places, err := s.places(at, sections)
-	if err != nil {
-		return err
+	last := segments[len(segments)-1]
+	base := len(s.files) - 1 // Section.Files[0] of a section is at base+1
+	for i, sec := range sections {
+		for _, ref := range sec.Files {
+			if _, err := s.file(at, ref); err != nil {
+				return err
+			}
+		}
+		if len(sections) > 1 {
+			s.addBlocks(sec.Blocks, i, base)
+			base += len(sec.Files)
+		}
 	}
-	last := sections[len(sections)-1].Entries
+	s.index = sections[len(sections)-1].Entries
+	if len(sections) == 1 {
+		s.blocks = sections[0].Blocks
+	} else if !s.join(sections) {
+		return fail("open", last.File, corrupt(CodeIndex, last.Offset, "an earlier section lists an address that the last one does not"))
+	}
+	s.entries = make([]Entry, len(s.index))
+	for i := range s.index {
+		if err := s.entries[i].fill(&s.index[i], s.blocks); err != nil && !s.partial {
+			return fail("open", last.File, err)
+		}
+	}
+	return nil
+}
+
+// addBlocks adds the blocks of section i.
+func (s *Subtask) addBlocks(blocks []format.BlockRef, i, base int) {
+	for _, ref := range blocks {
+		if ref.File == 0 {
+			ref.File = i
+		} else {
+			ref.File += base
+		}
+		s.blocks = append(s.blocks, ref)
+	}
+}
+
+// join gives the entries of the last section, which have the totals, the extents
+// of all sections. It reports whether that were all.
+func (s *Subtask) join(sections []*format.Section) bool {
 	total, listed := 0, make([]int, len(sections))
 	for _, sec := range sections {
 		for i := range sec.Entries {
 			total += len(sec.Entries[i].Extents)
 		}
 	}
-	s.entries, s.first = make([]Entry, len(last)), make([]int, 1, len(last)+1)
-	s.extents = make([]extent, 0, total)
-	for e := range last {
+	s.index = slices.Clone(s.index)
+	all := make([]format.Extent, 0, total)
+	for e := range s.index {
+		start, block := len(all), 0
 		for i, sec := range sections {
-			at, ok := listed[i], false
-			if at, ok = slices.BinarySearchFunc(sec.Entries[at:], last[e].Address, func(x format.Entry, a inflight.Address) int { return x.Address.Compare(a) }); !ok {
-				continue
+			at, ok := slices.BinarySearchFunc(sec.Entries[listed[i]:], s.index[e].Address, func(x format.Entry, a inflight.Address) int { return x.Address.Compare(a) })
+			if ok {
+				at += listed[i]
+				listed[i] = at + 1
+				for _, x := range sec.Entries[at].Extents {
+					x.Block += block
+					all = append(all, x)
+				}
 			}
-			at += listed[i]
-			listed[i] = at + 1
-			for _, x := range sec.Entries[at].Extents {
-				s.extents = append(s.extents, extent{Extent: x, block: places[i][x.Block], entry: e})
-			}
+			block += len(sec.Blocks)
 		}
-		phases(s.extents[s.first[e]:])
-		if s.entries[e], err = entryOf(&last[e], s.extents[s.first[e]:]); err != nil && !s.partial {
-			return fail("open", segments[len(segments)-1].File, err)
-		}
-		s.first = append(s.first, len(s.extents))
+		s.index[e].Extents = all[start:len(all):len(all)]
 	}
-	if len(s.extents) != total {
-		return fail("open", segments[len(segments)-1].File, corrupt(CodeIndex, segments[len(segments)-1].Offset, "an earlier section lists an address that the last one does not"))
-	}
-	s.digests, s.known = make([]format.Digest, total), make([]bool, total)
-	return nil
+	return len(all) == total
 }
 
-// places returns the blocks of each section.
-func (s *Subtask) places(at resolver, sections []*format.Section) ([][]*block, error) {
-	places := make([][]*block, len(sections))
-	for i, sec := range sections {
-		files := []*file{s.files[i]}
-		for _, ref := range sec.Files {
-			f, err := s.file(at, ref)
-			if err != nil {
-				return nil, err
+// lay places the extents in their blocks, for reading.
+func (s *Subtask) lay() {
+	s.laid.Do(func() {
+		total := 0
+		for i := range s.index {
+			total += len(s.index[i].Extents)
+		}
+		blocks := s.r.blocksOf(s.files, s.blocks)
+		s.extents, s.first = make([]extent, 0, total), make([]int, 1, len(s.index)+1)
+		for e := range s.index {
+			for _, x := range s.index[e].Extents {
+				s.extents = append(s.extents, extent{Extent: x, block: blocks[x.Block], entry: e})
 			}
-			files = append(files, f)
+			phases(s.extents[s.first[e]:])
+			s.first = append(s.first, len(s.extents))
 		}
-		for _, ref := range sec.Blocks {
-			places[i] = append(places[i], s.r.blockOf(files[ref.File], ref))
-		}
-	}
-	return places, nil
+		s.digests, s.known = make([]format.Digest, total), make([]bool, total)
+	})
 }
 
 // phases numbers the extents of one address, so that those of one phase are in
@@ -194,22 +229,23 @@ func phases(extents []extent) {
 	}
 }
 
-// entryOf checks what can be checked of an entry without reading its data.
-func entryOf(e *format.Entry, extents []extent) (Entry, error) {
-	n := Entry{Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Start: inflight.PosUnknown, End: inflight.PosUnknown}
+// fill makes n of e, and checks what can be checked of that without reading its
+// data.
+func (n *Entry) fill(e *format.Entry, blocks []format.BlockRef) error {
+	n.Address, n.Buffers, n.Bytes, n.Digest, n.Start, n.End = e.Address, e.Buffers, e.Bytes, e.Digest, inflight.PosUnknown, inflight.PosUnknown
 	n.Cut, n.HasCut = e.Cut()
 	buffers, bytes, tail := uint64(0), uint64(0), false
-	for i := range extents {
-		x := &extents[i]
+	for i := range e.Extents {
+		x := &e.Extents[i]
 		buffers, bytes = buffers+uint64(x.Buffers()), bytes+uint64(x.Length)
 		if (x.Flags&format.RunHead != 0) != tail {
-			return n, corrupt(CodeIndex, x.block.ref.Offset, "a buffer of %s is cut in two", e.Address)
+			return corrupt(CodeIndex, blocks[x.Block].Offset, "a buffer of %s is cut in two", e.Address)
 		}
 		tail = x.Flags&format.RunTail != 0
 		if x.Flags&format.RunGap != 0 {
 			n.Gaps++
 		} else if i > 0 && n.End.Known() && x.Pos.Known() && x.Pos.Offset != n.End.Offset {
-			return n, corrupt(CodeIndex, x.block.ref.Offset, "%s goes on at %d after %d", e.Address, x.Pos.Offset, n.End.Offset)
+			return corrupt(CodeIndex, blocks[x.Block].Offset, "%s goes on at %d after %d", e.Address, x.Pos.Offset, n.End.Offset)
 		}
 		if i == 0 {
 			n.Start = x.Pos
@@ -217,9 +253,9 @@ func entryOf(e *format.Entry, extents []extent) (Entry, error) {
 		n.End = x.Pos.Advance(uint64(x.Length), x.Buffers())
 	}
 	if tail || buffers != e.Buffers || bytes != e.Bytes {
-		return n, corrupt(CodeIndex, -1, "%s has %d buffers and %d bytes, its index lists %d and %d", e.Address, e.Buffers, e.Bytes, buffers, bytes)
+		return corrupt(CodeIndex, -1, "%s has %d buffers and %d bytes, its index lists %d and %d", e.Address, e.Buffers, e.Bytes, buffers, bytes)
 	}
-	return n, nil
+	return nil
 }
 
 // compareExtents orders extents as they are read.

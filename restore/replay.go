@@ -92,18 +92,8 @@ func NewReplay(ctx context.Context, c *reader.Checkpoint, p *Plan, o ReplayOptio
 	if r.obs == nil {
 		r.obs = inflight.Discard
 	}
-	if o.Tasks == nil {
-		for i := range p.Tasks {
-			o.Tasks = append(o.Tasks, p.Tasks[i].Task)
-		}
-	}
-	for _, t := range o.Tasks {
-		plan := p.Task(t)
-		if plan == nil || r.byTask[t] != nil {
-			return nil, &inflight.Error{Op: "restore", Object: t.String(), Err: fmt.Errorf("%w: it stands twice, or not in the plan", inflight.ErrConfig)}
-		}
-		r.byTask[t] = &task{plan: plan}
-		r.tasks = append(r.tasks, r.byTask[t])
+	if err := r.choose(o.Tasks); err != nil {
+		return nil, err
 	}
 	r.left = len(r.tasks)
 	err := r.open(ctx)
@@ -120,6 +110,29 @@ func NewReplay(ctx context.Context, c *reader.Checkpoint, p *Plan, o ReplayOptio
 	return r, nil
 }
 
+// choose picks the subtasks to restore: nil means all of the plan.
+func (r *Replay) choose(tasks []inflight.Task) error {
+	plans := make(map[inflight.Task]*TaskPlan, len(r.plan.Tasks))
+	for i := range r.plan.Tasks {
+		plans[r.plan.Tasks[i].Task] = &r.plan.Tasks[i]
+		if tasks == nil {
+			r.add(&r.plan.Tasks[i])
+		}
+	}
+	for _, t := range tasks {
+		if plans[t] == nil || r.byTask[t] != nil {
+			return &inflight.Error{Op: "restore", Object: t.String(), Err: fmt.Errorf("%w: it stands twice, or not in the plan", inflight.ErrConfig)}
+		}
+		r.add(plans[t])
+	}
+	return nil
+}
+
+func (r *Replay) add(plan *TaskPlan) {
+	t := &task{plan: plan}
+	r.tasks, r.byTask[plan.Task] = append(r.tasks, t), t
+}
+
 // openers is how many subtasks are opened at a time.
 const openers = 8
 
@@ -127,16 +140,23 @@ const openers = 8
 func (r *Replay) open(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// Those that share a file mostly stand side by side: who has opened it goes on with them.
+	n := len(r.tasks)
+	step := max(1, n/(4*openers))
 	var next atomic.Int64
-	together(min(openers, len(r.tasks)), func(int) {
-		for i := next.Add(1) - 1; i < int64(len(r.tasks)) && ctx.Err() == nil; i = next.Add(1) - 1 {
-			t := r.tasks[i]
-			s, err := r.c.Open(ctx, t.plan.Handle)
-			if err != nil {
-				cancel(err)
+	together(min(openers, n), func(int) {
+		for ctx.Err() == nil {
+			end := int(next.Add(int64(step)))
+			if end-step >= n {
 				return
 			}
-			t.s = s
+			for _, t := range r.tasks[end-step : min(end, n)] {
+				var err error
+				if t.s, err = r.c.Open(ctx, t.plan.Handle); err != nil {
+					cancel(err)
+					return
+				}
+			}
 		}
 	})
 	return context.Cause(ctx)
