@@ -80,6 +80,7 @@ type Reader struct {
 
 	mu      sync.Mutex
 	files   map[fileKey]*file
+	opened  []*file // those with a source
 	spans   []*span // with bytes, the least recently used first
 	waiting int     // for a slot
 	clock   uint64
@@ -106,10 +107,9 @@ func Open(b backends.Backend, job string, o Options) *Reader {
 // idempotent.
 func (r *Reader) Close() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.closed = true
-	for _, f := range r.files {
-		r.closeSource(f)
+	r.mu.Unlock()
+	for r.closeIdle() {
 	}
 	return nil
 }
@@ -149,17 +149,18 @@ func (r *Reader) fileAt(full string, ref format.FileRef) (*file, error) {
 // leave ends one use of f.
 func (r *Reader) leave(f *file) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f.users--; f.users > 0 {
-		return
+	var src backends.Source
+	if f.users--; f.users == 0 {
+		if f.whole != nil {
+			r.tidySpan(f.whole)
+		}
+		src = r.detach(f)
+		if f.busy == 0 && r.files[f.key] == f {
+			delete(r.files, f.key)
+		}
 	}
-	if f.whole != nil {
-		r.tidySpan(f.whole)
-	}
-	r.closeSource(f)
-	if f.busy == 0 && r.files[f.key] == f {
-		delete(r.files, f.key)
-	}
+	r.mu.Unlock()
+	r.closeFile(src)
 }
 
 // fail wraps err once, with the object that it is about and what can be done.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/format"
@@ -75,6 +76,7 @@ func (r *Reader) openSource(ctx context.Context, f *file) (backends.Source, erro
 		return nil, fail("open", f.ref.Name, err)
 	}
 	f.src, f.size = src, src.Info().Size
+	r.opened = append(r.opened, f)
 	return r.take(f), nil
 }
 
@@ -85,9 +87,8 @@ func (r *Reader) openFile(ctx context.Context, name string) (backends.Source, er
 	}
 	src, err := r.b.Open(ctx, name)
 	if errors.Is(err, inflight.ErrTooManyFiles) {
-		r.mu.Lock()
-		r.closeIdle(len(r.files))
-		r.mu.Unlock()
+		for r.closeIdle() {
+		}
 		src, err = r.b.Open(ctx, name)
 	}
 	if err != nil {
@@ -96,9 +97,12 @@ func (r *Reader) openFile(ctx context.Context, name string) (backends.Source, er
 	return src, err
 }
 
+// closeFile closes a source, or nil. The lock is not held: it may take a while.
 func (r *Reader) closeFile(src backends.Source) {
-	_ = src.Close() // it was only read
-	<-r.slots
+	if src != nil {
+		_ = src.Close() // it was only read
+		<-r.slots
+	}
 }
 
 // slot takes a slot. While somebody waits for one, sources are closed as soon
@@ -111,8 +115,8 @@ func (r *Reader) slot(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	r.waiting++
-	r.closeIdle(1)
 	r.mu.Unlock()
+	r.closeIdle()
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -129,38 +133,47 @@ func (r *Reader) slot(ctx context.Context) error {
 // done ends a use of the source.
 func (r *Reader) done(f *file) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	var src backends.Source
 	if f.busy--; f.busy == 0 && (f.users == 0 || r.closed || r.waiting > 0) {
-		r.closeSource(f)
+		src = r.detach(f)
 		if f.users == 0 && r.files[f.key] == f {
 			delete(r.files, f.key)
 		}
 	}
+	r.mu.Unlock()
+	r.closeFile(src)
 }
 
-// closeIdle closes up to n idle sources, first those that have not been used for
-// longest.
-func (r *Reader) closeIdle(n int) {
-	for range n {
-		var oldest *file
-		for _, f := range r.files {
-			if f.src != nil && f.busy == 0 && (oldest == nil || f.used < oldest.used) {
-				oldest = f
-			}
+// closeIdle closes the idle source that has not been used for longest, if there
+// is one.
+func (r *Reader) closeIdle() bool {
+	r.mu.Lock()
+	var oldest *file
+	for _, f := range r.opened {
+		if f.busy == 0 && (oldest == nil || f.used < oldest.used) {
+			oldest = f
 		}
-		if oldest == nil {
-			return
-		}
-		r.closeSource(oldest)
 	}
+	var src backends.Source
+	if oldest != nil {
+		src = r.detach(oldest)
+	}
+	r.mu.Unlock()
+	r.closeFile(src)
+	return src != nil
 }
 
-// closeSource closes the source of f unless it is busy.
-func (r *Reader) closeSource(f *file) {
-	if f.src != nil && f.busy == 0 {
-		r.closeFile(f.src)
-		f.src = nil
+// detach takes the source of f away, for closeFile; nil if it has none, or that
+// is busy.
+func (r *Reader) detach(f *file) backends.Source {
+	src := f.src
+	if src == nil || f.busy > 0 {
+		return nil
 	}
+	f.src = nil
+	i := slices.Index(r.opened, f)
+	r.opened = slices.Delete(r.opened, i, i+1)
+	return src
 }
 
 // readAt fills p from off: one request.
