@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/spillway-io/spillway/backends"
 	_ "github.com/spillway-io/spillway/backends/all" // so that Open knows every scheme
@@ -23,8 +25,14 @@ type Options struct {
 	Catalog  catalog.Options
 	Writer   writer.Options // Backend and Job are set by Open
 	Reader   reader.Options
+	Timeout  time.Duration     // of Commit; default 10 minutes
 	Observer inflight.Observer // of all that has none of its own
 }
+
+const (
+	defaultTimeout = 10 * time.Minute
+	closeTime      = time.Second // for what is still being deleted
+)
 
 // Job is a job that this process is in charge of, with all of its subtasks.
 type Job struct {
@@ -37,6 +45,12 @@ type Job struct {
 	writers []*writer.Writer // in the order of the topology
 	plan    *restore.Plan    // nil: there is nothing to restore
 	observe inflight.Observer
+	timeout time.Duration
+
+	life       context.Context // of what goes on in the background
+	stop       context.CancelFunc
+	background sync.WaitGroup
+	retiring   sync.Mutex
 }
 
 // Open opens the store at url and takes charge of a job: whoever was before is
@@ -47,7 +61,8 @@ func Open(ctx context.Context, url, job string, t *format.Topology, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Backend: b, Topology: t, observe: o.Observer, Reader: reader.Open(b, job, o.Reader)}
+	j := &Job{Backend: b, Topology: t, observe: o.Observer, timeout: cmp.Or(o.Timeout, defaultTimeout), Reader: reader.Open(b, job, o.Reader)}
+	j.life, j.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := j.open(ctx, job, o); err != nil {
 		_ = j.Close() // nothing is being captured
 		return nil, err
@@ -156,9 +171,12 @@ func (j *Job) Begin(ctx context.Context) (*Checkpoint, error) {
 func (c *Checkpoint) ID() inflight.CheckpointID { return c.pending.ID() }
 
 // Commit waits until all captures are durable, and makes the checkpoint
-// complete. Otherwise the checkpoint is given up, and the job may go on, unless
-// Coordinator.Err says why it must not.
+// complete; what is no longer kept is deleted in the background. Otherwise the
+// checkpoint is given up, and the job may go on, unless Coordinator.Err says why
+// it must not.
 func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.Checkpoint, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.job.timeout)
+	defer cancel()
 	m := &format.Manifest{Mode: format.ExactlyOnce, Alignment: a, Topology: c.job.Topology}
 	err := c.collect(ctx, m)
 	if err == nil {
@@ -167,7 +185,21 @@ func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.C
 	if err != nil {
 		err = c.abort(ctx, err)
 	}
+	if err == nil {
+		c.job.retire()
+	}
 	return c.pending.Checkpoint(), err
+}
+
+// retire deletes what is no longer kept, unless that is going on. What it leaves
+// is for the next time.
+func (j *Job) retire() {
+	if j.retiring.TryLock() {
+		j.background.Go(func() {
+			defer j.retiring.Unlock()
+			_ = j.Coordinator.Retire(j.life)
+		})
+	}
 }
 
 // abort gives the checkpoint up because of err. Nil means that it is complete:
@@ -221,6 +253,10 @@ func causeOf(err error) format.Cause {
 
 // Close ends all use of the store. What is being captured is given up.
 func (j *Job) Close() error {
+	late := time.AfterFunc(closeTime, j.stop)
+	j.background.Wait()
+	late.Stop()
+	j.stop()
 	var err error
 	if j.pool != nil {
 		err = j.pool.Close()

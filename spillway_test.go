@@ -146,7 +146,8 @@ func TestGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var causes []string
 		j := open(t, spillway.Options{
-			Writer: writer.Options{MaxBuffered: 1000, SealLinger: -1},
+			Timeout: time.Minute,
+			Writer:  writer.Options{MaxBuffered: 1000, SealLinger: -1},
 			Observer: inflight.ObserverFunc(func(e inflight.Event) {
 				if e.Name == inflight.EventAborted {
 					causes = append(causes, e.Err.Error())
@@ -165,10 +166,8 @@ func TestGivenUp(t *testing.T) {
 		_, err = c.Commit(t.Context(), format.Unaligned)
 		require.ErrorIs(t, err, inflight.ErrOrder)
 
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
 		c = begin(t, j) // nobody captures anything
-		_, err = c.Commit(ctx, format.Unaligned)
+		_, err = c.Commit(t.Context(), format.Unaligned)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
 		require.NoError(t, take(t, j))

@@ -245,6 +245,8 @@ func (r *trial) run(ctx context.Context, from string) (code int, err error) {
 	set(interval, r.interval)
 	set(sleep, r.sleep)
 	*base, options = from, spillway.Options{Observer: v}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // a record that was lost is waited for
+	defer cancel()
 	code, err = run(ctx)
 	if r.beside == nil {
 		l.balanced(r.t)

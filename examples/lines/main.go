@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway"
@@ -76,13 +77,12 @@ func say(format string, args ...any) {
 // run runs the job. It returns the exit code: 1 if the job failed, 2 if it could
 // not start.
 func run(ctx context.Context) (int, error) {
-	o := options
-	switch {
-	case *output == "" || *base != "latest" && *base != "nothing":
+	wish, known := map[string]catalog.BaseWish{"latest": catalog.BaseLatest, "nothing": catalog.BaseFresh}[*base]
+	if !known || *output == "" {
 		return 2, errors.New("usage: lines --store URL --input FILE --output FILE [--restore latest]")
-	case *base == "nothing":
-		o.Start.Base = catalog.BaseFresh
 	}
+	o := options
+	o.Start.Base = wish
 	file, err := os.Open(*input)
 	if err != nil {
 		return 2, err
@@ -115,11 +115,12 @@ func run(ctx context.Context) (int, error) {
 
 // build makes the tasks, and connects each with all of the next vertex.
 func build(epoch inflight.Epoch) (all []*task) {
-	var upstream []*task
+	left, done, upstream := new(atomic.Int64), make(chan struct{}), []*task(nil)
+	left.Add(1)
 	for _, v := range topology.Vertices {
 		tasks := make([]*task, v.Parallelism)
 		for i := range tasks {
-			t := &task{id: inflight.Task{Vertex: v.ID, Subtask: i}, epoch: epoch, state: counts{}, open: max(1, len(upstream)), ended: make(chan struct{}),
+			t := &task{id: inflight.Task{Vertex: v.ID, Subtask: i}, epoch: epoch, state: counts{"": 1}, left: left, done: done,
 				inbox: make(chan message, inboxSize+max(1, len(upstream))), slots: make(chan struct{}, inboxSize), taken: make(chan struct{}, 1)}
 			for _, up := range upstream {
 				up.out = append(up.out, t)
@@ -143,20 +144,20 @@ func work(ctx context.Context, job *spillway.Job, tasks []*task) error {
 	for _, t := range tasks {
 		running.Go(func() { stop(t.run(ctx)) })
 	}
-	last, tick := tasks[len(tasks)-1], time.Tick(*interval)
-	for ended := false; !ended; {
+	tick := time.Tick(*interval)
+	for done := false; !done; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick:
-		case <-last.ended:
-			ended = true
+		case <-tasks[0].done:
+			done = true
 		}
 		if err := checkpoint(ctx, job, tasks); err != nil {
 			return err
 		}
 	}
-	return last.state.write(*output)
+	return tasks[len(tasks)-1].state.write(*output)
 }
 
 // checkpoint sends a barrier through the pipeline, and commits when all that it
@@ -175,18 +176,13 @@ func checkpoint(ctx context.Context, job *spillway.Job, tasks []*task) error {
 			return context.Cause(ctx)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
 	done, err := c.Commit(ctx, format.Unaligned)
 	if err != nil {
 		say("checkpoint %d failed: %v", c.ID(), err)
 		return job.Coordinator.Err()
 	}
 	say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
-	if err := job.Coordinator.Retire(ctx); err != nil {
-		say("older checkpoints stay for now: %v", err)
-	}
-	return job.Coordinator.Err()
+	return nil
 }
 
 // restore makes positions go on where they were, and returns what takes back the
@@ -203,12 +199,12 @@ func (t *task) restore(entries []reader.Entry) func(*reader.Buffer) error {
 	return func(b *reader.Buffer) error {
 		switch a := b.Address; a.Side {
 		case inflight.State:
-			if a.State == "counts" {
-				t.state.set(b.Bytes)
-			}
+			t.state.set(b.Bytes)
 		case inflight.Output:
+			t.left.Add(1)
 			t.queue = append(t.queue, message{from: t.id.Subtask, to: a.Output.Subpartition, pos: b.Pos, bytes: bytes.Clone(b.Bytes)})
 		case inflight.Input:
+			t.left.Add(1)
 			t.slots <- struct{}{}
 			t.pending = append(t.pending, message{from: a.Input.Channel, to: t.id.Subtask, pos: b.Pos, bytes: bytes.Clone(b.Bytes)})
 		}
@@ -219,7 +215,7 @@ func (t *task) restore(entries []reader.Entry) func(*reader.Buffer) error {
 // write writes the counts, sorted, to a file that appears at once.
 func (c counts) write(name string) error {
 	var text []byte
-	for _, word := range slices.Sorted(maps.Keys(c)) {
+	for _, word := range slices.Sorted(maps.Keys(c))[1:] { // the first is none
 		text = fmt.Appendf(text, "%s\t%d\n", word, c[word])
 	}
 	tmp := fmt.Sprintf("%s.%d", name, os.Getpid())

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway"
@@ -36,16 +37,16 @@ type task struct {
 	slots             chan struct{}  // taken for each record sent, given back when it is processed
 	pending, queue    []message      // received, emitted
 	consumed, emitted []inflight.Cut // by input channel, by subpartition
-	open              int            // input channels that have not ended
-	ended             chan struct{}  // closed when none is open
+	left              *atomic.Int64  // of the pipeline: records in flight, and the source
+	done              chan struct{}  // of the pipeline: closed when nothing is left
 
 	capture *writer.Capture // of the latest checkpoint
 	awaited map[int]bool    // input channels that its barrier has not come from
 	taken   chan struct{}   // is told when it has come from all
 }
 
-// message is a record behind its length, the end of the stream, or a barrier:
-// what comes before it belongs to the checkpoint, what comes after it does not.
+// message is a record behind its length, or a barrier: what comes before it
+// belongs to the checkpoint, what comes after it does not.
 type message struct {
 	from, to int // upstream subtask, which is the input channel; downstream subtask, the subpartition
 	pos      inflight.Pos
@@ -113,7 +114,6 @@ func (t *task) begin(c *spillway.Checkpoint) {
 		down.inbox <- message{from: t.id.Subtask, barrier: c} // has room for one of each
 	}
 	_ = t.capture.Cuts(slices.Concat(t.consumed, t.emitted)...)
-	_ = t.capture.State("version", newBuffer([]byte("1"))) // cuts are kept only beside some bytes
 	for word, n := range t.state {
 		_ = t.capture.State("counts", newBuffer(entry(word, n)))
 	}
@@ -134,24 +134,24 @@ func (t *task) step() error {
 		if err != nil && err != io.EOF {
 			return err
 		}
-		if len(line) == 0 {
-			t.source = nil
-			return t.end()
+		if len(line) > 0 {
+			t.state["bytes"] += uint64(len(line))
+			t.state["lines"]++
+			t.emit(int(t.state["lines"])%len(t.out), line)
+			return nil
 		}
-		t.state["bytes"] += uint64(len(line))
-		t.state["lines"]++
-		t.emit(int(t.state["lines"])%len(t.out), line)
-		return nil
+		t.source = nil
+	} else {
+		m := t.pending[0]
+		t.pending = t.pending[1:]
+		<-t.slots
+		cut := &t.consumed[m.from]
+		cut.Epoch, cut.Bytes, cut.Records = m.pos.Epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
+		t.process(m.bytes[4:])
 	}
-	m := t.pending[0]
-	t.pending = t.pending[1:]
-	<-t.slots
-	if len(m.bytes) == 0 {
-		return t.end()
+	if t.left.Add(-1) == 0 {
+		close(t.done)
 	}
-	cut := &t.consumed[m.from]
-	cut.Epoch, cut.Bytes, cut.Records = m.pos.Epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
-	t.process(m.bytes[4:])
 	return nil
 }
 
@@ -172,30 +172,17 @@ func (t *task) process(record []byte) {
 	}
 }
 
-// end ends one input channel or the source, and with the last one the stream.
-func (t *task) end() error {
-	if t.open--; t.open > 0 {
-		return nil
-	}
-	for to := range t.out {
-		t.emit(to, nil)
-	}
-	close(t.ended)
-	return nil
-}
-
-// emit queues a record for a downstream task; nil is the end of the stream.
+// emit queues a record for a downstream task.
 func (t *task) emit(to int, record []byte) {
+	b := append(binary.BigEndian.AppendUint32(nil, uint32(len(record))), record...)
 	cut := &t.emitted[to]
-	m := message{from: t.id.Subtask, to: to, pos: inflight.Pos{Epoch: t.epoch, Offset: cut.Bytes, Seq: cut.Records}}
-	if record != nil {
-		m.bytes = append(binary.BigEndian.AppendUint32(nil, uint32(len(record))), record...)
-		cut.Epoch, cut.Bytes, cut.Records = t.epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
-	}
-	t.queue = append(t.queue, m)
+	t.queue = append(t.queue, message{from: t.id.Subtask, to: to, pos: inflight.Pos{Epoch: t.epoch, Offset: cut.Bytes, Seq: cut.Records}, bytes: b})
+	cut.Epoch, cut.Bytes, cut.Records = t.epoch, cut.Bytes+uint64(len(b)), cut.Records+1
+	t.left.Add(1)
 }
 
-// counts are the state of a task. An entry is a word and its count.
+// counts are the state of a task. An entry is a word and its count. The entry ""
+// is the version: cuts are kept only beside some bytes of a task.
 type counts map[string]uint64
 
 func entry(word string, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte(word), n) }
