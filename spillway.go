@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -119,7 +120,7 @@ func (j *Job) Restore(ctx context.Context, open func(inflight.Task, []reader.Ent
 		return nil, err
 	}
 	defer r.Close()
-	result, err := r.Run(ctx, func(t inflight.Task) restore.Sink { return sink(open(t, r.Entries(t))) })
+	result, err := r.Run(ctx, func(t inflight.Task) restore.Sink { return sink(open(t, slices.Collect(r.Entries(t)))) })
 	if err == nil {
 		j.Coordinator.ReplayDone()
 	}

@@ -241,7 +241,9 @@ func (m *metadata) load(ctx context.Context) error {
 	defer replay.Close()
 	channels := 0
 	for i := range plan.Tasks {
-		channels += len(replay.Entries(plan.Tasks[i].Task))
+		for range replay.Entries(plan.Tasks[i].Task) {
+			channels++
+		}
 	}
 	if channels != m.channels {
 		return fmt.Errorf("%d channels were loaded of %d", channels, m.channels)

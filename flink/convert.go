@@ -359,7 +359,7 @@ func (i *importer) plan(ctx context.Context, cp *reader.Checkpoint, v *Conversio
 	if err != nil {
 		return err
 	}
-	for _, e := range s.Entries() {
+	for e := range s.Entries() {
 		if name, ok := strings.CutPrefix(string(e.Address.State), fileKey); ok {
 			if strings.Contains(name, "/") || name == MetadataName {
 				s.Close()
@@ -383,7 +383,7 @@ func (i *importer) plan(ctx context.Context, cp *reader.Checkpoint, v *Conversio
 		if err != nil {
 			return err
 		}
-		for _, e := range s.Entries() {
+		for e := range s.Entries() {
 			if e.Address.Side != inflight.State && e.Bytes > 0 {
 				v.Channels++
 				v.Buffers += int64(e.Buffers)

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -32,7 +33,7 @@ func (i *Inspector) account(ctx context.Context, c *checkpoint, records bool) (*
 			a.findings = append(a.findings, f)
 			continue
 		}
-		a.state[h.Task] = s.Entries()
+		a.state[h.Task] = slices.AppendSeq(make([]reader.Entry, 0, s.Len()), s.Entries())
 		s.Close()
 	}
 	e := reader.Evidence{Topology: c.Manifest.Topology, Finished: c.Manifest.Finished, State: a.state}

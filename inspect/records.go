@@ -110,7 +110,7 @@ func (n *recordCounts) count(ctx context.Context, c *checkpoint, t inflight.Task
 	defer s.Close()
 	for b, err := range s.Buffers(ctx, side) {
 		if err != nil {
-			for _, e := range s.Entries() {
+			for e := range s.Entries() {
 				if k, ok := w.countable(end{t, e.Address}); ok && e.Address.Side == side {
 					counters[k] = nil
 					delete(n.ends, end{t, e.Address})

@@ -81,7 +81,7 @@ func (r *Roundtrip) replay(ctx context.Context, c *checkpoint, plan *restore.Pla
 		return incomplete(err)
 	}
 	for _, t := range o.Tasks {
-		r.compare(t, replay.Entries(t), sinks[t])
+		r.compare(t, slices.Collect(replay.Entries(t)), sinks[t])
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func ExampleReader_Subtask() {
 	s, err := r.Subtask(ctx, handle)
 	check(err)
 	defer s.Close()
-	for _, e := range s.Entries() {
+	for e := range s.Entries() {
 		fmt.Println(e.Address, e.Buffers, "buffer", e.Bytes, "bytes from", e.Start, "to", e.End)
 	}
 	// Output: partition 0 subpartition 0 1 buffer 9 bytes from 0/111#1 to 0/120#2

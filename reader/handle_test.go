@@ -145,7 +145,7 @@ func TestCheckpoint(t *testing.T) {
 			s.Close()
 			s, err = cp.Subtask(t.Context(), inflight.Task{Vertex: "count"})
 			require.NoError(t, err)
-			require.Empty(t, s.Entries())
+			require.Zero(t, s.Len())
 			s.Close()
 			_, err = cp.Subtask(t.Context(), inflight.Task{Vertex: "sink"})
 			require.ErrorIs(t, err, inflight.ErrNotExist)

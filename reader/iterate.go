@@ -17,7 +17,7 @@ import (
 type Buffer struct {
 	Task    inflight.Task
 	Address inflight.Address
-	Entry   int // index of the address in Subtask.Entries
+	Entry   int // number of the address in Subtask.Entries, from 0
 	Pos     inflight.Pos
 	Gap     bool   // bytes are missing between the previous buffer of the address and this one
 	File    string // where it lies, relative to the job

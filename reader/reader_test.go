@@ -91,7 +91,7 @@ func roundTrip(t *rapid.T, r *Reader, c *statetest.Checkpoint) map[statetest.Key
 		sides := rapid.SampledFrom([][]inflight.Side{nil, {inflight.State, inflight.Output, inflight.Input}}).Draw(t, "sides")
 		want := wantOf(c, c.Handles[i].Task)
 		require.Equal(t, want, collect(t, s, sides...))
-		for _, e := range s.Entries() {
+		for e := range s.Entries() {
 			k := statetest.Key{Task: s.Task, Address: e.Address}
 			bufs := want[k]
 			require.EqualValues(t, len(bufs), e.Buffers)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 
@@ -37,8 +38,7 @@ type Subtask struct {
 	r       *Reader
 	files   []*file           // those of the segments first
 	blocks  []format.BlockRef // BlockRef.File is an index into files
-	index   []format.Entry    // with extents of all sections
-	entries []Entry           // of index
+	entries []format.Entry    // with extents of all sections
 	partial bool              // only what lies in one file: totals are not all there
 
 	laid    sync.Once // what follows, once somebody reads data
@@ -122,7 +122,7 @@ func checkMark(sections []*format.Section, i int, h inflight.Handle) error {
 	return nil
 }
 
-// build makes entries of the sections, and checks them.
+// build makes one index of the sections, and checks it.
 func (s *Subtask) build(at resolver, segments []inflight.Segment, sections []*format.Section) error {
 	if len(sections) == 0 {
 		return nil
@@ -140,15 +140,14 @@ func (s *Subtask) build(at resolver, segments []inflight.Segment, sections []*fo
 			base += len(sec.Files)
 		}
 	}
-	s.index = sections[len(sections)-1].Entries
+	s.entries = sections[len(sections)-1].Entries
 	if len(sections) == 1 {
 		s.blocks = sections[0].Blocks
 	} else if !s.join(sections) {
 		return fail("open", last.File, corrupt(CodeIndex, last.Offset, "an earlier section lists an address that the last one does not"))
 	}
-	s.entries = make([]Entry, len(s.index))
-	for i := range s.index {
-		if err := s.entries[i].fill(&s.index[i], s.blocks); err != nil && !s.partial {
+	for i := range s.entries {
+		if err := checkEntry(&s.entries[i], s.blocks); err != nil && !s.partial {
 			return fail("open", last.File, err)
 		}
 	}
@@ -176,12 +175,12 @@ func (s *Subtask) join(sections []*format.Section) bool {
 			total += len(sec.Entries[i].Extents)
 		}
 	}
-	s.index = slices.Clone(s.index)
+	s.entries = slices.Clone(s.entries)
 	all := make([]format.Extent, 0, total)
-	for e := range s.index {
+	for e := range s.entries {
 		start, block := len(all), 0
 		for i, sec := range sections {
-			at, ok := slices.BinarySearchFunc(sec.Entries[listed[i]:], s.index[e].Address, func(x format.Entry, a inflight.Address) int { return x.Address.Compare(a) })
+			at, ok := slices.BinarySearchFunc(sec.Entries[listed[i]:], s.entries[e].Address, func(x format.Entry, a inflight.Address) int { return x.Address.Compare(a) })
 			if ok {
 				at += listed[i]
 				listed[i] = at + 1
@@ -192,7 +191,7 @@ func (s *Subtask) join(sections []*format.Section) bool {
 			}
 			block += len(sec.Blocks)
 		}
-		s.index[e].Extents = all[start:len(all):len(all)]
+		s.entries[e].Extents = all[start:len(all):len(all)]
 	}
 	return len(all) == total
 }
@@ -201,13 +200,13 @@ func (s *Subtask) join(sections []*format.Section) bool {
 func (s *Subtask) lay() {
 	s.laid.Do(func() {
 		total := 0
-		for i := range s.index {
-			total += len(s.index[i].Extents)
+		for i := range s.entries {
+			total += len(s.entries[i].Extents)
 		}
 		blocks := s.r.blocksOf(s.files, s.blocks)
-		s.extents, s.first = make([]extent, 0, total), make([]int, 1, len(s.index)+1)
-		for e := range s.index {
-			for _, x := range s.index[e].Extents {
+		s.extents, s.first = make([]extent, 0, total), make([]int, 1, len(s.entries)+1)
+		for e := range s.entries {
+			for _, x := range s.entries[e].Extents {
 				s.extents = append(s.extents, extent{Extent: x, block: blocks[x.Block], entry: e})
 			}
 			phases(s.extents[s.first[e]:])
@@ -229,12 +228,9 @@ func phases(extents []extent) {
 	}
 }
 
-// fill makes n of e, and checks what can be checked of that without reading its
-// data.
-func (n *Entry) fill(e *format.Entry, blocks []format.BlockRef) error {
-	n.Address, n.Buffers, n.Bytes, n.Digest, n.Start, n.End = e.Address, e.Buffers, e.Bytes, e.Digest, inflight.PosUnknown, inflight.PosUnknown
-	n.Cut, n.HasCut = e.Cut()
-	buffers, bytes, tail := uint64(0), uint64(0), false
+// checkEntry checks what can be checked of e without reading its data.
+func checkEntry(e *format.Entry, blocks []format.BlockRef) error {
+	buffers, bytes, tail, end := uint64(0), uint64(0), false, inflight.PosUnknown
 	for i := range e.Extents {
 		x := &e.Extents[i]
 		buffers, bytes = buffers+uint64(x.Buffers()), bytes+uint64(x.Length)
@@ -242,15 +238,10 @@ func (n *Entry) fill(e *format.Entry, blocks []format.BlockRef) error {
 			return corrupt(CodeIndex, blocks[x.Block].Offset, "a buffer of %s is cut in two", e.Address)
 		}
 		tail = x.Flags&format.RunTail != 0
-		if x.Flags&format.RunGap != 0 {
-			n.Gaps++
-		} else if i > 0 && n.End.Known() && x.Pos.Known() && x.Pos.Offset != n.End.Offset {
-			return corrupt(CodeIndex, blocks[x.Block].Offset, "%s goes on at %d after %d", e.Address, x.Pos.Offset, n.End.Offset)
+		if x.Flags&format.RunGap == 0 && end.Known() && x.Pos.Known() && x.Pos.Offset != end.Offset {
+			return corrupt(CodeIndex, blocks[x.Block].Offset, "%s goes on at %d after %d", e.Address, x.Pos.Offset, end.Offset)
 		}
-		if i == 0 {
-			n.Start = x.Pos
-		}
-		n.End = x.Pos.Advance(uint64(x.Length), x.Buffers())
+		end = x.Pos.Advance(uint64(x.Length), x.Buffers())
 	}
 	if tail || buffers != e.Buffers || bytes != e.Bytes {
 		return corrupt(CodeIndex, -1, "%s has %d buffers and %d bytes, its index lists %d and %d", e.Address, e.Buffers, e.Bytes, buffers, bytes)
@@ -278,20 +269,45 @@ func (s *Subtask) checkTotals(h inflight.Handle) error {
 	return nil
 }
 
-// Entries returns what was captured, in ascending order of addresses. It is not
-// to be changed.
-func (s *Subtask) Entries() []Entry { return s.entries }
+// Len returns the number of entries.
+func (s *Subtask) Len() int { return len(s.entries) }
+
+// Entries returns what was captured, in ascending order of addresses.
+func (s *Subtask) Entries() iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		for i := range s.entries {
+			if !yield(entryOf(&s.entries[i])) {
+				return
+			}
+		}
+	}
+}
 
 // Entry returns what was captured of address a.
 func (s *Subtask) Entry(a inflight.Address) (Entry, bool) {
 	if i, ok := s.find(a); ok {
-		return s.entries[i], true
+		return entryOf(&s.entries[i]), true
 	}
 	return Entry{}, false
 }
 
 func (s *Subtask) find(a inflight.Address) (int, bool) {
-	return slices.BinarySearchFunc(s.entries, a, func(e Entry, a inflight.Address) int { return e.Address.Compare(a) })
+	return slices.BinarySearchFunc(s.entries, a, func(e format.Entry, a inflight.Address) int { return e.Address.Compare(a) })
+}
+
+func entryOf(e *format.Entry) Entry {
+	n := Entry{Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Start: inflight.PosUnknown, End: inflight.PosUnknown}
+	n.Cut, n.HasCut = e.Cut()
+	if k := len(e.Extents); k > 0 {
+		last := &e.Extents[k-1]
+		n.Start, n.End = e.Extents[0].Pos, last.Pos.Advance(uint64(last.Length), last.Buffers())
+	}
+	for i := range e.Extents {
+		if e.Extents[i].Flags&format.RunGap != 0 {
+			n.Gaps++
+		}
+	}
+	return n
 }
 
 // Close gives up what s holds. Iterations that run must have ended. It is

@@ -165,7 +165,7 @@ func (v *verifier) handle(ctx context.Context, c *Checkpoint, h inflight.Handle)
 			return nil, err
 		}
 	}
-	return append([]Entry{}, s.entries...), nil
+	return slices.AppendSeq(make([]Entry, 0, s.Len()), s.Entries()), nil
 }
 
 // objectOf returns the file that err is about.

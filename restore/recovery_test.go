@@ -252,7 +252,7 @@ func (p *pipeline) recover(base *catalog.Checkpoint) (*spillway.Job, *catalog.Ch
 // capture captures what a subtask has accepted of its restored state and not
 // used up, and refers to the rest.
 func (p *pipeline) capture(replay *restore.Replay, c *writer.Capture, t inflight.Task, s *standing) {
-	for _, e := range replay.Entries(t) {
+	for e := range replay.Entries(t) {
 		bufs := s.accepted[e.Address]
 		after := uint64(0)
 		for _, b := range bufs {

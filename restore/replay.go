@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -182,7 +183,7 @@ func (r *Replay) checkFlows() error {
 	}
 	e := reader.Evidence{Topology: r.plan.topology, Finished: r.plan.finished, State: map[inflight.Task][]reader.Entry{}}
 	for _, t := range r.tasks {
-		e.State[t.plan.Task] = r.Entries(t.plan.Task)
+		e.State[t.plan.Task] = slices.AppendSeq(make([]reader.Entry, 0, t.s.Len()), r.Entries(t.plan.Task))
 	}
 	for _, f := range e.Prove() {
 		if f.Verdict == reader.Violated && f.Edge >= 0 {
@@ -266,16 +267,18 @@ func (r *Replay) finished() {
 
 // Entries returns what the checkpoint has of a subtask, as far as the plan keeps
 // it.
-func (r *Replay) Entries(t inflight.Task) []reader.Entry {
-	n := r.byTask[t]
-	if n == nil {
-		return nil
+func (r *Replay) Entries(t inflight.Task) iter.Seq[reader.Entry] {
+	return func(yield func(reader.Entry) bool) {
+		n := r.byTask[t]
+		if n == nil {
+			return
+		}
+		for e := range n.s.Entries() {
+			if n.plan.Keeps(e.Address) && !yield(e) {
+				return
+			}
+		}
 	}
-	all := n.s.Entries()
-	if len(n.plan.drop) == 0 {
-		return all
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(e reader.Entry) bool { return !n.plan.Keeps(e.Address) })
 }
 
 // Rest returns the part of address a of t that has not been handed over, as

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -320,7 +321,7 @@ func TestRestWhileRunning(t *testing.T) {
 	capture.Go(func() {
 		for {
 			for _, h := range m.Handles {
-				for _, e := range r.Entries(h.Task) {
+				for e := range r.Entries(h.Task) {
 					mu.Lock()
 					after := accepted[statetest.Key{Task: h.Task, Address: e.Address}]
 					refs, err := r.Rest(t.Context(), h.Task, e.Address, after)
@@ -627,7 +628,7 @@ func TestDropped(t *testing.T) {
 		require.Equal(t, []Dropped{{tc.drop, "as wished"}}, res.Dropped)
 		if tc.skipped > 0 {
 			require.EqualValues(t, 10000, res.Skipped[0].Bytes)
-			require.Len(t, r.Entries(task), 2)
+			require.Len(t, slices.Collect(r.Entries(task)), 2)
 			refs, err := r.Rest(t.Context(), task, a, 0)
 			require.NoError(t, err)
 			require.Empty(t, refs)
@@ -750,7 +751,7 @@ func TestNewReplay(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 6000, res.Bytes)
 	require.Len(t, s.all, 1)
-	require.Nil(t, replay.Entries(inflight.Task{Vertex: "v"}))
+	require.Empty(t, slices.Collect(replay.Entries(inflight.Task{Vertex: "v"})))
 
 	none, err := NewReplay(t.Context(), c, p, ReplayOptions{Tasks: []inflight.Task{}})
 	require.NoError(t, err)

@@ -14,7 +14,6 @@ type run struct {
 	r       *Replay
 	task    *task
 	all     iter.Seq2[*reader.Buffer, error]
-	entries []reader.Entry
 	taken   []Channel // of each entry
 	total   uint64
 	buffers uint64
@@ -31,10 +30,9 @@ const (
 )
 
 func newRun(ctx context.Context, r *Replay, t *task) *run {
-	n := &run{r: r, task: t, entries: t.s.Entries()}
-	n.taken = make([]Channel, len(n.entries))
-	for i, e := range n.entries {
-		n.taken[i] = Channel{Task: t.plan.Task, Address: e.Address, Start: e.Start}
+	n := &run{r: r, task: t, taken: make([]Channel, 0, t.s.Len())}
+	for e := range t.s.Entries() {
+		n.taken = append(n.taken, Channel{Task: t.plan.Task, Address: e.Address, Start: e.Start})
 		if t.plan.Keeps(e.Address) {
 			n.total += e.Bytes
 		}
@@ -100,21 +98,23 @@ func (n *run) fail(op string, err error) error {
 // channels returns what was handed over. The digest is that of the index, which
 // what has been read entirely was compared with.
 func (n *run) channels() []Channel {
-	list := n.taken[:0]
-	for i, ch := range n.taken {
-		if ch.Bytes == n.entries[i].Bytes {
-			ch.Digest = n.entries[i].Digest
+	list, i := n.taken[:0], 0
+	for e := range n.task.s.Entries() {
+		ch := n.taken[i]
+		if ch.Bytes == e.Bytes {
+			ch.Digest = e.Digest
 		}
 		if ch.Buffers > 0 {
 			list = append(list, ch)
 		}
+		i++
 	}
 	return list
 }
 
 // skipped returns what the plan drops of the subtask.
 func (n *run) skipped() (list []Channel) {
-	for _, e := range n.entries {
+	for e := range n.task.s.Entries() {
 		if !n.task.plan.Keeps(e.Address) && e.Bytes > 0 {
 			list = append(list, Channel{Task: n.task.plan.Task, Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Start: e.Start, End: e.End})
 		}
