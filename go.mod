@@ -2,6 +2,8 @@ module github.com/spillway-io/spillway
 
 go 1.26.0
 
+toolchain go1.26.10
+
 require github.com/stretchr/testify v1.12.1
 
 require (
