@@ -305,8 +305,9 @@ func (o *object) Finish(ctx context.Context) (info backends.Info, err error) {
 }
 
 func (o *object) Abort(ctx context.Context) error {
+	first := o.end() // before a Write that waits is woken: it asks why
 	o.cancel()
-	if !o.end() {
+	if !first {
 		return nil
 	}
 	return o.l.around(ctx, &Call{Op: OpAbort, Name: o.name}, func() error { return o.inner.Abort(ctx) })
