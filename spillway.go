@@ -149,6 +149,7 @@ type Checkpoint struct {
 
 	job     *Job
 	pending *catalog.Pending
+	begun   time.Time
 }
 
 // Begin begins the next checkpoint, and the capture of each subtask.
@@ -157,7 +158,7 @@ func (j *Job) Begin(ctx context.Context) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Captures: map[inflight.Task]*writer.Capture{}, job: j, pending: p}
+	c := &Checkpoint{Captures: map[inflight.Task]*writer.Capture{}, job: j, pending: p, begun: time.Now()}
 	for _, w := range j.writers {
 		capture, err := w.Start(p.ID(), writer.StartOptions{Epoch: j.Coordinator.Epoch(), Attempt: p.Attempt()})
 		if err != nil {
@@ -180,6 +181,7 @@ func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.C
 	defer cancel()
 	m := &format.Manifest{Mode: format.ExactlyOnce, Alignment: a, Topology: c.job.Topology}
 	err := c.collect(ctx, m)
+	acked := time.Now()
 	if err == nil {
 		err = c.pending.Commit(ctx, m)
 	}
@@ -187,21 +189,38 @@ func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.C
 		err = c.abort(ctx, err)
 	}
 	if err == nil {
-		c.job.retire()
+		c.job.tidy(c.stats(c.pending.Checkpoint(), acked))
 	}
 	return c.pending.Checkpoint(), err
 }
 
-// retire deletes what is no longer kept, unless that is going on. What it leaves
-// is for the next time.
-func (j *Job) retire() {
-	if j.retiring.TryLock() {
-		j.background.Go(func() {
+// tidy keeps the statistics of a checkpoint, and deletes what is no longer kept,
+// unless that is going on. What it leaves is for the next time.
+func (j *Job) tidy(stats *format.CheckpointStats) {
+	j.background.Go(func() {
+		_ = j.Coordinator.WriteStats(j.life, stats) // no restore needs them
+		if j.retiring.TryLock() {
 			defer j.retiring.Unlock()
 			_ = j.Coordinator.Retire(j.life)
-		})
-	}
+		}
+	})
 }
+
+// stats says how a checkpoint went that has just been committed.
+func (c *Checkpoint) stats(committed *catalog.Checkpoint, acked time.Time) *format.CheckpointStats {
+	m := committed.Manifest
+	s := &format.CheckpointStats{ID: c.ID(), State: string(catalog.StateCompleted), Kind: catalog.SlotCheckpoint, Alignment: m.Alignment,
+		Triggered: c.begun.UTC().Format(time.RFC3339Nano), DurationMS: ms(c.begun, time.Now()), AckMS: ms(c.begun, acked),
+		SizeBytes: committed.SizeBytes(), ChannelStateBytes: m.PersistedBytes(), StateBytes: m.StateBytes(), Files: len(m.Files)}
+	for _, h := range m.Handles {
+		_, finished, done := c.Captures[h.Task].Times()
+		s.Subtasks = append(s.Subtasks, format.SubtaskStats{Task: h.Task, AsyncMS: ms(finished, done), EndToEndMS: ms(c.begun, done),
+			PersistedBytes: h.PersistedBytes(), StateBytes: h.StateBytes, Unaligned: m.Alignment == format.Unaligned})
+	}
+	return s
+}
+
+func ms(from, to time.Time) float64 { return float64(to.Sub(from).Microseconds()) / 1000 }
 
 // abort gives the checkpoint up because of err. Nil means that it is complete:
 // the answer was lost, not the commit.

@@ -35,9 +35,11 @@ type Capture struct {
 	outputDone bool
 	holds      int // undecided
 	finished   bool
+	finishedAt time.Time
 	cuts       []inflight.Cut
 	buffers    int
 	over       bool
+	overAt     time.Time
 	result     sharing.Result
 }
 
@@ -256,7 +258,7 @@ func (c *Capture) settle() bool {
 	if c.finished || !c.inputDone || !c.outputDone || c.holds > 0 {
 		return false
 	}
-	c.finished = true
+	c.finished, c.finishedAt = true, time.Now()
 	return true
 }
 
@@ -287,7 +289,7 @@ func (c *Capture) verdict(err error) error {
 func (c *Capture) ended(r sharing.Result) {
 	c.w.forget(c)
 	c.mu.Lock()
-	c.over, c.result = true, r
+	c.over, c.result, c.overAt = true, r, time.Now()
 	var holds []*Hold
 	for _, ch := range c.channels {
 		if ch.hold != nil {
@@ -302,7 +304,7 @@ func (c *Capture) ended(r sharing.Result) {
 	h := r.Handle
 	c.w.pool.o.Observer.Observe(inflight.Event{
 		Name: inflight.EventCaptureDone, Checkpoint: c.key.Checkpoint, Task: c.w.task, Count: int64(n),
-		Bytes: int64(h.InputBytes + h.OutputBytes + h.StateBytes), Duration: time.Since(c.begun), Err: r.Err,
+		Bytes: int64(h.InputBytes + h.OutputBytes + h.StateBytes), Duration: c.overAt.Sub(c.begun), Err: r.Err,
 	})
 	close(c.done)
 }
@@ -321,6 +323,14 @@ func (c *Capture) Handle() (inflight.Handle, error) {
 	h := c.result.Handle
 	h.Segments, h.References = slices.Clone(h.Segments), slices.Clone(h.References)
 	return h, c.result.Err
+}
+
+// Times returns when the capture was started, when its subtask had finished it,
+// and when it was durable or had failed. What has not come is zero.
+func (c *Capture) Times() (started, finished, done time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun, c.finishedAt, c.overAt
 }
 
 // Files returns the files that hold bytes of the capture, in order, once it is
