@@ -121,7 +121,7 @@ func decodeDirEntries(p []byte, offset int64, dir []DirEntry) ([]DirEntry, error
 
 // ReadDirectory reads the directory that t names, in one read.
 func ReadDirectory(r io.ReaderAt, t Trailer) ([]DirEntry, error) {
-	p, err := readBounded(r, t.DirOffset, t.DirLength)
+	p, err := readBounded(nil, r, t.DirOffset, t.DirLength)
 	if err != nil {
 		return nil, err
 	}

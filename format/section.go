@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -540,9 +541,14 @@ func ReadSection(r io.ReaderAt, seg inflight.Segment) (*Section, error) {
 	if seg.Offset < minHeader || seg.Length < BlockHeaderSize || seg.Length > maxPages*(BlockHeaderSize+MaxPage) {
 		return nil, corrupt(CodeSection, seg.Offset, "a section of %d bytes", seg.Length)
 	}
-	p, err := readBounded(r, seg.Offset, seg.Length)
+	mem := sectionMemory.Get().(*[]byte)
+	defer sectionMemory.Put(mem)
+	p, err := readBounded((*mem)[:0], r, seg.Offset, seg.Length)
 	if err != nil {
 		return nil, err
+	}
+	if cap(p) <= MaxPage {
+		*mem = p
 	}
 	s, err := DecodeSection(p, seg.FileID, seg.Offset)
 	if err != nil {
@@ -554,11 +560,13 @@ func ReadSection(r io.ReaderAt, seg inflight.Segment) (*Section, error) {
 	return s, nil
 }
 
-// readBounded reads n bytes in steps, so that a wrong length costs no more
-// memory than the file has bytes.
-func readBounded(r io.ReaderAt, off, n int64) ([]byte, error) {
+// sectionMemory holds bytes of sections while they are decoded.
+var sectionMemory = sync.Pool{New: func() any { return new([]byte) }}
+
+// readBounded reads n bytes in steps, into p or new memory, so that a wrong
+// length costs no more memory than the file has bytes.
+func readBounded(p []byte, r io.ReaderAt, off, n int64) ([]byte, error) {
 	const step = 1 << 20
-	var p []byte
 	for int64(len(p)) < n {
 		k := int(min(step, n-int64(len(p))))
 		p = slices.Grow(p, k)[:len(p)+k]

@@ -42,8 +42,9 @@ func (r *Reader) source(ctx context.Context, f *file) (backends.Source, error) {
 			r.mu.Unlock()
 			return nil, fail("open", f.ref.Name, inflight.ErrClosed)
 		case f.src != nil:
-			defer r.mu.Unlock()
-			return r.take(f), nil
+			src := r.take(f)
+			r.mu.Unlock()
+			return src, nil
 		case f.opening == nil:
 			f.opening = make(chan struct{})
 			r.mu.Unlock()
@@ -105,13 +106,15 @@ func (r *Reader) closeFile(src backends.Source) {
 	}
 }
 
-// slot takes a slot. While somebody waits for one, sources are closed as soon
-// as they are idle.
+// slot takes a slot, for which an idle source is closed. While somebody waits
+// because all are busy, each is closed as soon as it is idle.
 func (r *Reader) slot(ctx context.Context) error {
-	select {
-	case r.slots <- struct{}{}:
-		return nil
-	default:
+	for ok := true; ok; ok = r.closeIdle() {
+		select {
+		case r.slots <- struct{}{}:
+			return nil
+		default:
+		}
 	}
 	r.mu.Lock()
 	r.waiting++
@@ -232,8 +235,8 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 	if size == 0 {
 		return nil, fail("read section", f.ref.Name, &format.FormatError{Code: format.CodeEmpty, Offset: -1, Text: "the file has no bytes", Err: inflight.ErrEmpty})
 	}
-	direct := readerAt{size, func(p []byte, off int64) error { return src.ReadAt(ctx, p, off) }}
-	var from io.ReaderAt = direct
+	var direct io.ReaderAt = readerAt{size, func(p []byte, off int64) error { return src.ReadAt(ctx, p, off) }}
+	from := direct
 	if size <= int64(r.o.ReadSize) {
 		sp, err := r.wholeFile(ctx, f)
 		if err != nil {
@@ -245,8 +248,11 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 		}
 	}
 	s, err := format.ReadSection(from, seg)
+	if err == nil {
+		return s, nil
+	}
 	if !errors.As(err, new(*format.FormatError)) {
-		return s, fail("read section", f.ref.Name, err)
+		return nil, fail("read section", f.ref.Name, err)
 	}
 	again, err2 := format.ReadSection(direct, seg)
 	if err2 != nil {

@@ -37,6 +37,7 @@ type Subtask struct {
 
 	r       *Reader
 	files   []*file           // those of the segments first
+	one     [1]*file          // memory for files
 	blocks  []format.BlockRef // BlockRef.File is an index into files
 	entries []format.Entry    // with extents of all sections
 	partial bool              // only what lies in one file: totals are not all there
@@ -69,6 +70,7 @@ func (r *Reader) Subtask(ctx context.Context, h inflight.Handle) (*Subtask, erro
 
 func (r *Reader) subtask(ctx context.Context, h inflight.Handle, at resolver) (*Subtask, error) {
 	s := &Subtask{Task: h.Task, Checkpoint: h.Checkpoint, r: r}
+	s.files = s.one[:0]
 	sections := make([]*format.Section, len(h.Segments))
 	for i, seg := range h.Segments {
 		f, err := s.file(at, format.FileRef{Name: seg.File, FileID: seg.FileID})

@@ -266,6 +266,11 @@ func (p *Plan) tasks(m *format.Manifest, t *format.Topology, drop []Scope) {
 	for _, task := range m.Finished {
 		finished[task] = true
 	}
+	subtasks := 0
+	for _, v := range t.Vertices {
+		subtasks += v.Parallelism
+	}
+	p.Tasks = make([]TaskPlan, 0, max(subtasks, 0))
 	for _, v := range t.Vertices {
 		if m.Topology.Vertex(v.ID) == nil {
 			p.Fresh = append(p.Fresh, v.ID)

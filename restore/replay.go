@@ -47,7 +47,7 @@ type Replay struct {
 	c        *reader.Checkpoint
 	plan     *Plan
 	obs      inflight.Observer
-	tasks    []*task
+	tasks    []task
 	byTask   map[inflight.Task]*task
 	violated []reader.Flow
 
@@ -89,7 +89,7 @@ type Result struct {
 // subtask and checks it, no data. What cannot be restored is refused here,
 // before anything moves. Rest works from here on. Close the Replay after use.
 func NewReplay(ctx context.Context, c *reader.Checkpoint, p *Plan, o ReplayOptions) (*Replay, error) {
-	r := &Replay{c: c, plan: p, obs: o.Observer, byTask: map[inflight.Task]*task{}, done: make(chan struct{})}
+	r := &Replay{c: c, plan: p, obs: o.Observer, done: make(chan struct{})}
 	if r.obs == nil {
 		r.obs = inflight.Discard
 	}
@@ -113,25 +113,26 @@ func NewReplay(ctx context.Context, c *reader.Checkpoint, p *Plan, o ReplayOptio
 
 // choose picks the subtasks to restore: nil means all of the plan.
 func (r *Replay) choose(tasks []inflight.Task) error {
-	plans := make(map[inflight.Task]*TaskPlan, len(r.plan.Tasks))
+	all := make(map[inflight.Task]*TaskPlan, len(r.plan.Tasks))
+	chosen := make([]*TaskPlan, 0, len(r.plan.Tasks))
 	for i := range r.plan.Tasks {
-		plans[r.plan.Tasks[i].Task] = &r.plan.Tasks[i]
-		if tasks == nil {
-			r.add(&r.plan.Tasks[i])
+		if t := &r.plan.Tasks[i]; tasks == nil {
+			chosen = append(chosen, t)
+		} else {
+			all[t.Task] = t
 		}
 	}
 	for _, t := range tasks {
-		if plans[t] == nil || r.byTask[t] != nil {
-			return &inflight.Error{Op: "restore", Object: t.String(), Err: fmt.Errorf("%w: it stands twice, or not in the plan", inflight.ErrConfig)}
+		chosen = append(chosen, all[t])
+	}
+	r.tasks, r.byTask = make([]task, len(chosen)), make(map[inflight.Task]*task, len(chosen))
+	for i, plan := range chosen {
+		if plan == nil || r.byTask[plan.Task] != nil {
+			return &inflight.Error{Op: "restore", Object: tasks[i].String(), Err: fmt.Errorf("%w: it stands twice, or not in the plan", inflight.ErrConfig)}
 		}
-		r.add(plans[t])
+		r.tasks[i].plan, r.byTask[plan.Task] = plan, &r.tasks[i]
 	}
 	return nil
-}
-
-func (r *Replay) add(plan *TaskPlan) {
-	t := &task{plan: plan}
-	r.tasks, r.byTask[plan.Task] = append(r.tasks, t), t
 }
 
 // openers is how many subtasks are opened at a time.
@@ -151,8 +152,9 @@ func (r *Replay) open(ctx context.Context) error {
 			if end-step >= n {
 				return
 			}
-			for _, t := range r.tasks[end-step : min(end, n)] {
+			for i := end - step; i < min(end, n); i++ {
 				var err error
+				t := &r.tasks[i]
 				if t.s, err = r.c.Open(ctx, t.plan.Handle); err != nil {
 					cancel(err)
 					return
@@ -221,8 +223,8 @@ func (r *Replay) Run(ctx context.Context, open func(inflight.Task) Sink) (*Resul
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	runs := make([]*run, len(r.tasks))
-	for i, t := range r.tasks { // all before the first begins, so that what they share is read once
-		runs[i] = newRun(ctx, r, t)
+	for i := range r.tasks { // all before the first begins, so that what they share is read once
+		runs[i] = newRun(ctx, r, &r.tasks[i])
 	}
 	var failed error // the first one: what the others say after it follows from it
 	var once sync.Once
