@@ -145,3 +145,46 @@ func FuzzScan(f *testing.F) {
 		}
 	})
 }
+
+// FuzzDirectory mends the checksums of its input, so that the entries are
+// reached.
+func FuzzDirectory(f *testing.F) {
+	seeds(f, func(p []byte) {
+		t, err := ReadTrailer(bytes.NewReader(p), int64(len(p)))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p[t.DirOffset+BlockHeaderSize : t.DirOffset+t.DirLength])
+	})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if len(p) > MaxPage {
+			return
+		}
+		const at = 4096
+		id := inflight.FileID{1}
+		file := append(make([]byte, at), appendBlock(nil, KindDirectory, id, at, 0, p)...)
+		dir, err := ReadDirectory(bytes.NewReader(file), Trailer{DirOffset: at, DirLength: int64(len(file) - at), DirCRC: Checksum(file[at:]), FileID: id})
+		typed(t, err)
+		if err == nil && len(dir)*dirEntrySize != len(p) {
+			t.Fatalf("%d entries in %d bytes", len(dir), len(p))
+		}
+	})
+}
+
+func FuzzDecodeStats(f *testing.F) {
+	p, err := EncodeStats(&CheckpointStats{ID: 7, State: "completed", DurationMS: 1.5, Subtasks: []SubtaskStats{{Task: inflight.Task{Vertex: "count"}}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(p)
+	f.Fuzz(func(t *testing.T, p []byte) {
+		s, err := DecodeStats(p)
+		typed(t, err)
+		if err == nil {
+			again, err := EncodeStats(s)
+			require.NoError(t, err)
+			_, err = DecodeStats(again)
+			require.NoError(t, err)
+		}
+	})
+}
