@@ -316,7 +316,7 @@ func (e *explorer) check(s *mstate) error {
 	return e.checkStore(s)
 }
 
-// latest is the rule of design.md §3, told apart from the code that is checked.
+// latest is the rule of docs/architecture.md, told apart from the code that is checked.
 func (e *explorer) latest(s *mstate) (latest, tip *entryInfo, err error) {
 	for _, c := range slices.Backward(s.slots) {
 		if c == 0 {

@@ -162,7 +162,8 @@ func FuzzDirectory(f *testing.F) {
 		}
 		const at = 4096
 		id := inflight.FileID{1}
-		file := append(make([]byte, at), appendBlock(nil, KindDirectory, id, at, 0, p)...)
+		file := append(make([]byte, at+BlockHeaderSize), p...)
+		sealBlock(file[at:], KindDirectory, id, at, 0)
 		dir, err := ReadDirectory(bytes.NewReader(file), Trailer{DirOffset: at, DirLength: int64(len(file) - at), DirCRC: Checksum(file[at:]), FileID: id})
 		typed(t, err)
 		if err == nil && len(dir)*dirEntrySize != len(p) {

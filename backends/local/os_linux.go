@@ -21,7 +21,7 @@ import (
 const earlyStep = 256 << 10
 
 // earlyWriteOut has the disk work while the file is still being written: the
-// largest single gain on the way of a checkpoint (docs/performance.md).
+// largest single gain on the way of a checkpoint (bench/README.md).
 type earlyWriteOut struct {
 	conn    syscall.RawConn
 	call    func(fd uintptr) // made once, so that a Write allocates nothing
