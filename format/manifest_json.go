@@ -125,10 +125,14 @@ func (m *Manifest) tasksJSON() []tasksJSON {
 	index := make(map[string]*tasksJSON, len(tasks))
 	for i, v := range m.Topology.Vertices {
 		tasks[i].Vertex = v.ID
+		tasks[i].Subtasks = make([]subtaskJSON, 0, min(v.Parallelism, len(m.Handles)))
 		index[v.ID] = &tasks[i]
 	}
-	var list numbers // memory
-	var lists []numbers
+	n := 0
+	for i := range m.Handles {
+		n += len(m.Handles[i].Segments)
+	}
+	list, lists := make(numbers, 0, 4*n), make([]numbers, 0, n) // memory
 	for _, h := range m.Handles {
 		s := subtaskJSON{Subtask: h.Task.Subtask, InputBytes: h.InputBytes, OutputBytes: h.OutputBytes, StateBytes: h.StateBytes}
 		for _, g := range h.Segments {

@@ -14,8 +14,9 @@ import (
 // reflection would cost more than all other steps of opening a checkpoint
 // together. Any other JSON goes through encoding/json; the result is the same.
 const (
-	filesHead = `,"files":[`
-	tasksHead = `,"tasks":[`
+	filesHead   = `,"files":[`
+	tasksHead   = `,"tasks":[`
+	subtaskHead = `{"subtask":`
 )
 
 // appendFiles appends the member files.
@@ -49,7 +50,7 @@ func appendTasks(p []byte, tasks []tasksJSON) []byte {
 }
 
 func (s *subtaskJSON) append(p []byte) []byte {
-	p = strconv.AppendInt(append(p, `{"subtask":`...), int64(s.Subtask), 10)
+	p = strconv.AppendInt(append(p, subtaskHead...), int64(s.Subtask), 10)
 	for i, g := range s.Segments {
 		p = appendNumbers(appendItem(p, i, `,"segments":[`), g...)
 	}
@@ -110,7 +111,8 @@ func (w *manifestJSON) decodePlain(p []byte) bool {
 	if !ok {
 		return false
 	}
-	r := plainReader{p: tail}
+	n := bytes.Count(tail, []byte(subtaskHead))
+	r := plainReader{p: tail, list: make(numbers, 0, 4*n), lists: make([]numbers, 0, n), subtasks: make([]subtaskJSON, 0, n)}
 	files, tasks := r.files(), r.tasks()
 	r.expect(crcHead)
 	if r.bad || len(tail)-r.at != crcDigits+len(crcTail) {
@@ -127,11 +129,14 @@ func (w *manifestJSON) decodePlain(p []byte) bool {
 // plainReader reads JSON that is written exactly as above: no spaces, members in
 // order, no number below 0. Whatever else is there makes it bad.
 type plainReader struct {
-	p     []byte
-	at    int
-	bad   bool
-	list  numbers // memory
-	lists []numbers
+	p   []byte
+	at  int
+	bad bool
+
+	// Memory for lists. One that is too small is given up to those that have a part of it.
+	list     numbers
+	lists    []numbers
+	subtasks []subtaskJSON
 }
 
 // next skips s, if it comes next.
@@ -231,9 +236,11 @@ func (r *plainReader) tasks() (tasks []tasksJSON) {
 		r.expect(`{"vertex":`)
 		t.Vertex = r.text()
 		if r.next(`,"subtasks":[`) {
+			start := len(r.subtasks)
 			for ok := true; ok; ok = r.more() {
-				t.Subtasks = append(t.Subtasks, r.subtask())
+				r.subtasks = append(r.subtasks, r.subtask())
 			}
+			t.Subtasks = r.subtasks[start:len(r.subtasks):len(r.subtasks)]
 			r.expect("]")
 		}
 		if r.next(`,"finished":`) {
@@ -249,7 +256,7 @@ func (r *plainReader) tasks() (tasks []tasksJSON) {
 }
 
 func (r *plainReader) subtask() (s subtaskJSON) {
-	r.expect(`{"subtask":`)
+	r.expect(subtaskHead)
 	s.Subtask = r.index(r.number())
 	if r.next(`,"segments":[`) {
 		start := len(r.lists)

@@ -200,6 +200,19 @@ func follows(a inflight.Address) inflight.Address {
 	return a
 }
 
+// follow reports whether b is what follows a.
+func follow(a, b *inflight.Address) bool {
+	switch {
+	case a.Side != b.Side:
+		return false
+	case a.Side == inflight.Input:
+		return a.Input.Gate == b.Input.Gate && a.Input.Channel+1 == b.Input.Channel
+	case a.Side == inflight.Output:
+		return a.Output.Partition == b.Output.Partition && a.Output.Subpartition+1 == b.Output.Subpartition
+	}
+	return false
+}
+
 // derivedCut returns the cut that the extents of e imply: what was consumed
 // ends where the captured input begins, what was emitted ends where the
 // captured output does.
@@ -228,7 +241,7 @@ func (e *Entry) simple(block int) bool {
 
 func (c *entryCoder) append(b []byte, e *Entry) []byte {
 	flags := uint64(e.Address.Side)
-	if e.Address.Side != inflight.State && e.Address == follows(c.last.Address) {
+	if follow(&c.last.Address, &e.Address) {
 		flags |= entryNext
 	}
 	epoch, bytes, ok := e.derivedCut()
