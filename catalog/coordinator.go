@@ -326,8 +326,11 @@ func (p *Pending) Abort(ctx context.Context, cause format.Cause) (committed bool
 		// A file that cannot be deleted now is garbage.
 		_ = c.log.removeOwn(ctx, p.id, c.claim.Attempt)
 	}
-	if !lowest || c.log.hooks.without&ruleNoGaps != 0 {
+	if c.log.hooks.without&ruleNoGaps != 0 {
 		return false, nil
+	}
+	if !lowest {
+		return false, c.settleFirst(ctx)
 	}
 	decided, err := c.settleAborted(ctx, p)
 	if err != nil || decided.Kind == format.KindCheckpoint {
@@ -337,6 +340,21 @@ func (p *Pending) Abort(ctx context.Context, cause format.Cause) (committed bool
 		_ = c.log.removeOwn(ctx, p.id, c.claim.Attempt)
 	}
 	return false, nil
+}
+
+// settleFirst fills the lowest slot that is not decided, if its checkpoint was
+// given up and the store refused that: whoever can commit nothing must learn
+// that it is fenced all the same.
+func (c *Coordinator) settleFirst(ctx context.Context) error {
+	c.mu.Lock()
+	first := c.pending[0]
+	givenUp := first.cause != nil && !first.sent
+	c.mu.Unlock()
+	if !givenUp {
+		return nil
+	}
+	_, err := c.settleAborted(ctx, first)
+	return err
 }
 
 // giveUp records the cause, and tells whether no lower id is undecided.
@@ -410,6 +428,8 @@ func (c *Coordinator) settle(ctx context.Context, p *Pending, m *format.Manifest
 		if c.log.hooks.without&checkRule(decided.Kind) == 0 {
 			err = c.log.check(ctx, p.id, c.pendingAbove(p))
 		}
+	} else if !p.sent {
+		err = c.fencedInstead(ctx, p, err)
 	}
 	if errors.Is(err, inflight.ErrFenced) || errors.Is(err, inflight.ErrDamaged) {
 		c.end(err)
@@ -419,6 +439,20 @@ func (c *Coordinator) settle(ctx context.Context, p *Pending, m *format.Manifest
 	}
 	c.record(p, decided)
 	return decided, nil
+}
+
+// fencedInstead answers ErrFenced if another coordinator is at work, else err:
+// a full disk refuses every entry, and with it the check that follows one, but
+// it can be listed. Nothing was sent for p.
+func (c *Coordinator) fencedInstead(ctx context.Context, p *Pending, err error) error {
+	if !errors.Is(err, inflight.ErrNoSpace) {
+		return err
+	}
+	own := append([]inflight.CheckpointID{p.id}, c.pendingAbove(p)...)
+	if fenced := c.log.checkOnce(ctx, p.id, own); errors.Is(fenced, inflight.ErrFenced) {
+		return fenced
+	}
+	return err
 }
 
 // end makes the coordinator answer err from now on.

@@ -384,7 +384,44 @@ func TestFindingsAboutFiles(t *testing.T) {
 	require.Equal(t, format.CodeMissingFile, slots[2].Findings[0].Code)
 	_, err = l.Load(t.Context(), 5)
 	require.ErrorIs(t, err, inflight.ErrNotExist)
-	start(t, l, StartOptions{})
+	_, err = l.Start(t.Context(), StartOptions{})
+	require.ErrorIs(t, err, inflight.ErrDamaged)
+	require.ErrorContains(t, err, "is not there; the next one to go back to is 3 (")
+	require.NotContains(t, m.names(), entryName(5), "no slot is claimed for what cannot be restored")
+	start(t, l, StartOptions{AllowOlder: true})
 	_, err = l.Load(t.Context(), 5)
 	require.ErrorContains(t, err, "claim")
+}
+
+// TestLostFile keeps what is not kept any longer, while what is kept lacks a file.
+func TestLostFile(t *testing.T) {
+	for name, lose := range map[string]func(m *memory, name string){
+		"gone":  func(m *memory, name string) { delete(m.objects, name) },
+		"short": func(m *memory, name string) { m.objects[name] = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemory()
+			l := openLog(t, m, Options{})
+			c := start(t, l, StartOptions{})
+			commit(t, m, c)
+			commit(t, m, c)
+			two, err := l.Load(t.Context(), 2)
+			require.NoError(t, err)
+			file := "job/" + two.Manifest.Files[0].Name
+			data := m.objects[file]
+			lose(m, file)
+			before := m.names()
+			for _, o := range []GCOptions{{}, {Fence: true}, {DryRun: true}} {
+				_, err := l.GC(t.Context(), o)
+				require.ErrorIs(t, err, inflight.ErrDamaged)
+				require.ErrorIs(t, err, inflight.ErrIncomplete)
+				require.ErrorContains(t, err, two.Manifest.Files[0].Name)
+			}
+			require.ErrorIs(t, c.Retire(t.Context()), inflight.ErrDamaged)
+			require.Equal(t, before, m.names())
+			m.objects[file] = data
+			require.NoError(t, c.Retire(t.Context()))
+			whole(t, m)
+		})
+	}
 }

@@ -463,3 +463,48 @@ func TestRetireStopsBeforeDataWhenAnEntryStays(t *testing.T) {
 	require.NotContains(t, m.names(), "job/"+format.StateFileName(1, "g0", c.Attempt()))
 	whole(t, m)
 }
+
+// TestFencedOnFullDisk: who can write nothing learns that it is superseded, by
+// what it can list, whether the other one has ended or only begun.
+func TestFencedOnFullDisk(t *testing.T) {
+	full := func(o op) fault {
+		if o.kind == opCreate {
+			return fault{err: inflight.ErrNoSpace, before: true}
+		}
+		return fault{}
+	}
+	for name, successor := range map[string]func(m *memory){
+		"claimed":   func(m *memory) { start(t, openLog(t, m, Options{}), StartOptions{}) },
+		"committed": func(m *memory) { commit(t, m, start(t, openLog(t, m, Options{}), StartOptions{})) },
+		"pending":   func(m *memory) { m.objects["job/chk-0000000009/g9-x.cstate"] = []byte("x") },
+	} {
+		for _, end := range []string{"commit", "abort", "abort a second one"} {
+			t.Run(name+", "+end, func(t *testing.T) {
+				m := newMemory()
+				c := start(t, openLog(t, m, Options{}), StartOptions{})
+				commit(t, m, c)
+				p, err := c.Begin()
+				require.NoError(t, err)
+				file := content(t, m, p)
+				if end == "abort a second one" {
+					m.hook = full
+					_, err = p.Abort(t.Context(), format.Cause{Reason: "test"})
+					require.ErrorIs(t, err, inflight.ErrNoSpace)
+					require.NoError(t, c.Err())
+					p, err = c.Begin()
+					require.NoError(t, err)
+				}
+				m.hook = nil
+				successor(m)
+				m.hook = full
+				if end == "commit" {
+					err = p.Commit(t.Context(), file)
+				} else {
+					_, err = p.Abort(t.Context(), format.Cause{Reason: "test"})
+				}
+				require.ErrorIs(t, err, inflight.ErrFenced)
+				require.ErrorIs(t, c.Err(), inflight.ErrFenced)
+			})
+		}
+	}
+}

@@ -65,6 +65,11 @@ func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool
 		case slotDamaged:
 			return nil, readErr
 		case slotOpen, slotUnknown:
+			if errors.Is(err, fs.ErrExist) && (try >= triesBlocked || errors.Is(readErr, inflight.ErrConfig)) {
+				if err := l.blocked(ctx, m.ID); err != nil {
+					return nil, err
+				}
+			}
 			if failed && !*sent {
 				return nil, l.fail("fill", m.ID, err, "")
 			}
@@ -77,6 +82,59 @@ func (l *Log) fill(ctx context.Context, m *format.Manifest, p []byte, sent *bool
 			return nil, l.unknown(m.ID, err)
 		}
 	}
+}
+
+// triesBlocked is how often "exists" and "does not exist" may follow each other
+// before the name is looked at: an entry may be retired in between.
+const triesBlocked = 4
+
+// blocked reports whether something that is no object stands where the entry of
+// a slot belongs: a folder without one in it, a pipe, a device, a link to itself.
+// It can neither be read nor filled, and is ErrDamaged. Nil also where that
+// cannot be told.
+func (l *Log) blocked(ctx context.Context, id inflight.CheckpointID) error {
+	name := l.path(format.CheckpointDir(id) + "/" + format.ManifestName)
+	for range 2 { // it may have been filled in between
+		_, err := l.b.Stat(ctx, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			_, err = l.b.Stat(ctx, l.path(format.CheckpointDir(id)+"/"+format.ManifestInDir))
+		}
+		switch {
+		case errors.Is(err, inflight.ErrConfig):
+			return blockedError(name, err)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil
+		}
+		listed := false
+		for child, err := range l.b.Children(ctx, l.dir(id)) {
+			listed = listed || err == nil && child == format.ManifestName
+		}
+		if !listed {
+			return nil
+		}
+	}
+	return blockedError(name, fmt.Errorf("%w: a folder stands where a file should be", inflight.ErrConfig))
+}
+
+func blockedError(name string, err error) error {
+	if e, ok := errors.AsType[*inflight.Error](err); ok {
+		err = e.Err // which says the same of the same name
+	}
+	return &inflight.Error{Op: "read", Object: name, Err: fmt.Errorf("%w: %w", inflight.ErrDamaged, err), Mend: "remove " + name + ": no coordinator has written it"}
+}
+
+// blockedAbove looks for blocked slots among the directories above k.
+func (l *Log) blockedAbove(ctx context.Context, k inflight.CheckpointID) error {
+	listed, err := children(ctx, l.b, l.job)
+	for _, id := range listed {
+		if id <= k {
+			continue
+		}
+		if err := l.blocked(ctx, id); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // check lists the job after slot k was filled, before anything is notified,

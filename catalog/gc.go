@@ -135,9 +135,11 @@ func (p *Plan) refused(l *Log) error {
 }
 
 // readAllKept reads the tip and all that it keeps: what they refer to must not
-// be deleted.
+// be deleted. It is damage too if one of them lacks a file: what is not kept may
+// be all that can be restored.
 func (l *Log) readAllKept(ctx context.Context, c *collection) (damage, err error) {
 	c.kept = map[inflight.CheckpointID]*format.Manifest{c.tip.ID: c.tip}
+	damage = l.whole(c.view, c.tip)
 	for _, id := range c.tip.Keep {
 		m, err := l.readKept(ctx, c.view, id)
 		switch {
@@ -147,6 +149,7 @@ func (l *Log) readAllKept(ctx context.Context, c *collection) (damage, err error
 			return nil, err
 		default:
 			c.kept[id] = m
+			damage = errors.Join(damage, l.whole(c.view, m))
 		}
 	}
 	return damage, nil

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,44 @@ func (l *Log) List(ctx context.Context) ([]Slot, error) {
 		slots = append(slots, s)
 	}
 	slots = slices.DeleteFunc(slots, func(s Slot) bool { return s.State == StateOrphaned && onlyReferenced(st.slot(s.ID), refs) })
-	return l.addLeftovers(ctx, slots, st)
+	if slots, err = l.addLeftovers(ctx, slots, st); err != nil {
+		return nil, err
+	}
+	return l.addBlocked(ctx, slots)
+}
+
+// addBlocked makes damaged slots of those whose entry is no object, which no
+// listing of objects shows.
+func (l *Log) addBlocked(ctx context.Context, slots []Slot) ([]Slot, error) {
+	ids, err := children(ctx, l.b, l.job)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		i, found := findSlot(slots, id)
+		if found && slots[i].State != StatePending && slots[i].State != StateOrphaned {
+			continue
+		}
+		err := l.blocked(ctx, id)
+		if err == nil {
+			continue
+		}
+		if !found {
+			slots = slices.Insert(slots, i, Slot{ID: id})
+		}
+		slots[i].damaged(l.path(format.CheckpointDir(id)+"/"+format.ManifestName), err)
+	}
+	return slots, nil
+}
+
+func findSlot(slots []Slot, id inflight.CheckpointID) (int, bool) {
+	return slices.BinarySearchFunc(slots, id, func(s Slot, id inflight.CheckpointID) int { return cmp.Compare(s.ID, id) })
+}
+
+// damaged says that the entry of a slot does not verify.
+func (s *Slot) damaged(name string, err error) {
+	s.Kind, s.State = "", StateDamaged
+	s.Findings = []inflight.Finding{{Severity: inflight.SeverityError, Code: CodeSlotDamaged, Object: name, Offset: -1, Text: err.Error(), Err: err}}
 }
 
 func (l *Log) listSlot(ctx context.Context, st *state, v *slotView) (Slot, error) {
@@ -102,8 +140,7 @@ func (l *Log) listSlot(ctx context.Context, st *state, v *slotView) (Slot, error
 	m, err := l.readEntry(ctx, v.id, v.entry.Name)
 	switch {
 	case errors.Is(err, inflight.ErrDamaged):
-		s.Kind, s.State = "", StateDamaged
-		s.Findings = []inflight.Finding{{Severity: inflight.SeverityError, Code: CodeSlotDamaged, Object: v.entry.Name, Offset: -1, Text: err.Error(), Err: err}}
+		s.damaged(v.entry.Name, err)
 		return s, nil
 	case errors.Is(err, fs.ErrNotExist):
 		s.State = StateOrphaned // retired since the listing
@@ -150,7 +187,7 @@ func (l *Log) addLeftovers(ctx context.Context, slots []Slot, st *state) ([]Slot
 		if !ok {
 			continue
 		}
-		i, found := slices.BinarySearchFunc(slots, id, func(s Slot, id inflight.CheckpointID) int { return int(int64(s.ID) - int64(id)) })
+		i, found := findSlot(slots, id)
 		if !found {
 			s := Slot{ID: id, Kind: SlotCheckpoint, State: StateOrphaned, Modified: f.Modified}
 			if int64(id) > st.top() {

@@ -44,6 +44,9 @@ func (l *Log) Start(ctx context.Context, o StartOptions) (*Coordinator, error) {
 func (l *Log) startOnce(ctx context.Context, o StartOptions) (*Coordinator, error) {
 	var older []*format.Manifest
 	st, err := l.read(ctx, func(st *state) (err error) {
+		if o.Base != BaseFresh {
+			st.wholeBase(l)
+		}
 		if needsOlder(st, o) {
 			older, err = l.older(ctx, st)
 		}
@@ -89,6 +92,11 @@ func (l *Log) claim(ctx context.Context, m *format.Manifest) error {
 	_, err = l.fill(ctx, m, p, &sent)
 	if err == nil && l.hooks.without&ruleCheckClaim == 0 {
 		err = l.check(ctx, m.ID, nil)
+	}
+	if errors.Is(err, errPending) {
+		if err := l.blockedAbove(ctx, m.ID); errors.Is(err, inflight.ErrDamaged) {
+			return err
+		}
 	}
 	switch {
 	case errors.Is(err, errTaken):

@@ -270,6 +270,31 @@ func missingFiles(v *view, m *format.Manifest) (findings []inflight.Finding) {
 	return findings
 }
 
+// wholeBase makes damage of a base that lacks a file: it cannot be restored.
+func (st *state) wholeBase(l *Log) {
+	if st.base == nil {
+		return
+	}
+	if err := l.whole(st.view, st.base); err != nil {
+		st.damage, st.damaged, st.base = err, st.base.ID, nil
+	}
+}
+
+// whole reports as ErrDamaged what m refers to and the view does not have.
+func (l *Log) whole(v *view, m *format.Manifest) error {
+	if findings := missingFiles(v, m); len(findings) > 0 {
+		return l.fail("read", m.ID, &lostError{IncompleteError{findings}}, "")
+	}
+	return nil
+}
+
+// lostError says what a committed checkpoint lacks. It is ErrDamaged too: a
+// checkpoint that cannot be restored, whatever of it is gone.
+type lostError struct{ IncompleteError }
+
+// Unwrap returns ErrDamaged and ErrIncomplete.
+func (e *lostError) Unwrap() []error { return []error{inflight.ErrDamaged, inflight.ErrIncomplete} }
+
 // CodeSlotDamaged is the code of the finding that the entry of a slot does not
 // verify.
 const CodeSlotDamaged = "manifest-damaged"
