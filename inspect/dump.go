@@ -100,18 +100,38 @@ func (i *Inspector) Dump(ctx context.Context, t *Target, o DumpOptions, yield fu
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	d := &dumper{o: o, yield: yield, splitters: map[reader.Connection]*recordSplitter{}, loose: map[end]*recordSplitter{}, broken: map[inflight.Task]bool{}}
 	if t.Kind == TargetFile {
-		return i.dumpFile(ctx, t, d)
+		return i.dumpFile(ctx, t, newDumper(o, yield))
 	}
-	c, err := i.open(ctx, t)
-	if err != nil {
+	var findings []inflight.Finding
+	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
+		c, err := i.openDir(ctx, t, job, dir)
+		if err != nil {
+			return gone(t, err), false, err
+		}
+		defer c.Close()
+		began := false
+		d := newDumper(o, func(b *Dumped) error {
+			began = true
+			return yield(b)
+		})
+		findings, err = i.dumpCheckpoint(ctx, c, d)
+		return d.stop == nil && lacks(findings, err), began, err
+	})
+	if errors.Is(err, inflight.ErrRetired) {
 		return nil, err
 	}
-	defer c.Close()
+	return findings, err
+}
+
+func newDumper(o DumpOptions, yield func(*Dumped) error) *dumper {
+	return &dumper{o: o, yield: yield, splitters: map[reader.Connection]*recordSplitter{}, loose: map[end]*recordSplitter{}, broken: map[inflight.Task]bool{}}
+}
+
+func (i *Inspector) dumpCheckpoint(ctx context.Context, c *checkpoint, d *dumper) ([]inflight.Finding, error) {
 	i.o.Expect(c.Manifest.FileBytes())
-	d.wiring = wiring{c.Manifest.Topology, o.Records}
-	err = d.checkpoint(ctx, c)
+	d.wiring = wiring{c.Manifest.Topology, d.o.Records}
+	err := d.checkpoint(ctx, c)
 	findings := append(d.findings, c.reread...)
 	c.qualify(findings)
 	return findings, d.reason(err)

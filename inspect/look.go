@@ -18,6 +18,10 @@ type account struct {
 	flows    []reader.Flow
 }
 
+// gone reports whether files were not there when records were counted, which is
+// no finding of its own.
+func (a *account) gone() bool { return a.records != nil && a.records.gone }
+
 // account reads the index of every subtask, counts records where they can be
 // told apart (all, if records is set), and draws up the conservation account.
 func (i *Inspector) account(ctx context.Context, c *checkpoint, records bool) (*account, error) {
@@ -40,10 +44,10 @@ func (i *Inspector) account(ctx context.Context, c *checkpoint, records bool) (*
 	if w := (wiring{c.Manifest.Topology, records}); w.wanted() {
 		i.o.Expect(int64(c.Manifest.PersistedBytes()))
 		var err error
-		if a.records, err = countRecords(ctx, c, w); err != nil {
+		if a.records, err = countRecords(ctx, c, w, a.state); err != nil {
 			return nil, err
 		}
-		e.Records = a.records.connections
+		e.Records, e.Unread = a.records.connections, a.records.unread
 	}
 	a.flows = e.Prove()
 	return a, nil

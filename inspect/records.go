@@ -3,7 +3,9 @@ package inspect
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -72,70 +74,81 @@ func (w wiring) wanted() bool {
 // recordCounts are the records of a checkpoint.
 type recordCounts struct {
 	connections map[reader.Connection]reader.RecordCount
-	ends        map[end]uint64 // that end there
+	unread      map[reader.Connection]bool // bytes of them could not be read
+	gone        bool                       // files were not there
+	ends        map[end]uint64             // that end there
 }
 
 // countRecords counts the records in flight: the input part of all connections
 // first, since a record may begin there and end in the output part. What cannot
-// be read is left out.
-func countRecords(ctx context.Context, c *checkpoint, w wiring) (*recordCounts, error) {
+// be read is left out, with all of its connection.
+func countRecords(ctx context.Context, c *checkpoint, w wiring, state map[inflight.Task][]reader.Entry) (*recordCounts, error) {
 	counters := map[reader.Connection]*reader.RecordCounter{}
-	n := &recordCounts{connections: map[reader.Connection]reader.RecordCount{}, ends: map[end]uint64{}}
+	n := &recordCounts{connections: map[reader.Connection]reader.RecordCount{}, unread: map[reader.Connection]bool{}, ends: map[end]uint64{}}
 	for _, side := range []inflight.Side{inflight.Input, inflight.Output} {
 		for i := range c.Manifest.Handles {
 			h := &c.Manifest.Handles[i]
 			if side == inflight.Input && h.InputBytes == 0 || side == inflight.Output && h.OutputBytes == 0 {
 				continue
 			}
-			if err := n.count(ctx, c, h.Task, side, w, counters); err != nil {
+			whole, err := n.count(ctx, c, h.Task, side, w, counters)
+			if err != nil {
 				return nil, err
+			}
+			if !whole {
+				n.drop(h.Task, side, w, state[h.Task])
 			}
 		}
 	}
 	for k, counter := range counters {
-		if counter != nil {
+		if !n.unread[k] {
 			n.connections[k] = counter.Count()
 		}
 	}
 	return n, nil
 }
 
-// count counts one side of one subtask. A counter becomes nil where bytes of its
-// connection cannot be read.
-func (n *recordCounts) count(ctx context.Context, c *checkpoint, t inflight.Task, side inflight.Side, w wiring, counters map[reader.Connection]*reader.RecordCounter) error {
+// drop forgets what was counted of the connections of one side of a subtask that
+// could not be read.
+func (n *recordCounts) drop(t inflight.Task, side inflight.Side, w wiring, entries []reader.Entry) {
+	for _, e := range entries {
+		at := end{t, e.Address}
+		if k, ok := w.countable(at); ok && e.Address.Side == side && e.Bytes > 0 {
+			n.unread[k] = true
+			delete(n.ends, at)
+		}
+	}
+}
+
+// count counts one side of one subtask, and reports whether all of it could be
+// read.
+func (n *recordCounts) count(ctx context.Context, c *checkpoint, t inflight.Task, side inflight.Side, w wiring, counters map[reader.Connection]*reader.RecordCounter) (whole bool, err error) {
 	s, err := c.Subtask(ctx, t)
 	if err != nil {
-		return ctx.Err() // verify reports it
+		n.gone = n.gone || errors.Is(err, fs.ErrNotExist)
+		return false, ctx.Err() // verify reports it
 	}
 	defer s.Close()
 	for b, err := range s.Buffers(ctx, side) {
 		if err != nil {
-			for e := range s.Entries() {
-				if k, ok := w.countable(end{t, e.Address}); ok && e.Address.Side == side {
-					counters[k] = nil
-					delete(n.ends, end{t, e.Address})
-				}
-			}
-			return ctx.Err()
+			n.gone = n.gone || errors.Is(err, fs.ErrNotExist)
+			return false, ctx.Err()
 		}
 		at := end{t, b.Address}
 		k, ok := w.countable(at)
-		if !ok {
+		if !ok || n.unread[k] {
 			continue
 		}
-		counter, known := counters[k]
-		if !known {
+		counter := counters[k]
+		if counter == nil {
 			counter = new(reader.RecordCounter)
 			counters[k] = counter
-		}
-		if counter == nil {
-			continue
 		}
 		before := counter.Count().Whole
 		counter.Add(b.Bytes)
 		n.ends[at] += counter.Count().Whole - before
 	}
-	return nil
+	return true, nil
 }
 
 // recordPreview is how many bytes of a record are kept to be shown.

@@ -39,11 +39,25 @@ type Roundtrip struct {
 // same topology would, and compares what arrives with what was captured: counts,
 // digests, positions and order. Payload is not kept.
 func (i *Inspector) Roundtrip(ctx context.Context, t *Target) (*Roundtrip, error) {
-	c, err := i.open(ctx, t)
+	var r *Roundtrip
+	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
+		c, err := i.openDir(ctx, t, job, dir)
+		if err != nil {
+			return gone(t, err), false, err
+		}
+		defer c.Close()
+		if r, err = i.roundtrip(ctx, c); err != nil {
+			return lacks(nil, err), false, err
+		}
+		return lacks(r.Findings, nil), false, nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
+	return r, nil
+}
+
+func (i *Inspector) roundtrip(ctx context.Context, c *checkpoint) (*Roundtrip, error) {
 	i.o.Expect(c.Manifest.FileBytes())
 	plan, err := restore.NewPlan(c.Manifest, c.Manifest.Topology, restore.Options{AllowViolations: true})
 	if err != nil {

@@ -55,27 +55,42 @@ type View struct {
 	Connections []ConnectionLine
 	Findings    []inflight.Finding
 	top         int
+	gone        bool // files were not there while it was looked at
 }
 
 // Show describes a checkpoint from its manifest, indexes and statistics; data
 // is read only to count records. Of a slot that is no checkpoint it shows what
 // List does.
 func (i *Inspector) Show(ctx context.Context, t *Target, o ShowOptions) (*View, error) {
-	c, err := i.open(ctx, t)
-	if err != nil && t.Kind == TargetCheckpoint {
-		if v := i.showSlot(ctx, t); v != nil {
-			return v, nil
+	var v *View
+	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
+		c, err := i.openDir(ctx, t, job, dir)
+		if err != nil {
+			if t.Kind == TargetCheckpoint {
+				if v = i.showSlot(ctx, t); v != nil {
+					return false, false, nil
+				}
+			}
+			return gone(t, err), false, err
 		}
-	}
+		defer c.Close()
+		if v, err = i.showCheckpoint(ctx, c, o); err != nil {
+			return lacks(nil, err), false, err
+		}
+		return v.gone || lacks(v.Findings, nil), false, nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
+	return v, nil
+}
+
+func (i *Inspector) showCheckpoint(ctx context.Context, c *checkpoint, o ShowOptions) (*View, error) {
 	a, err := i.account(ctx, c, o.Records)
 	if err != nil {
 		return nil, err
 	}
-	v := &View{Checkpoint: i.line(ctx, c), Findings: a.findings, top: cmp.Or(o.Top, 10)}
+	v := &View{Checkpoint: i.line(ctx, c), Findings: a.findings, top: cmp.Or(o.Top, 10), gone: a.gone()}
 	stats, err := c.stats(ctx)
 	if err != nil {
 		f := findingOf(err, c.Dir+"/"+format.StatsName)

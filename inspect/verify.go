@@ -41,6 +41,7 @@ type Verification struct {
 	Connections []ConnectionLine
 	Salvage     []Table // of a damaged file: what of it is whole
 	summary     string
+	gone        bool // files were not there while it was looked at
 }
 
 // Verify checks every byte that t refers to, and the conservation account. Each
@@ -65,16 +66,18 @@ func (i *Inspector) Verify(ctx context.Context, t *Target, o VerifyOptions, repo
 		}
 		return nil
 	}
-	job, dir, err := i.newest(ctx, t)
+	var v *Verification
+	err := i.settled(ctx, t, func(job, dir string) (_, _ bool, err error) {
+		if v, _, err = i.verifyDir(ctx, t, job, dir, o); err != nil {
+			return gone(t, err), false, err
+		}
+		return v.gone || lacks(v.Findings, nil), false, nil
+	})
 	if errors.Is(err, inflight.ErrDamaged) {
 		f := findingOf(err, t.Name)
 		f.Object = onBackend(t.Backend, f.Object)
 		return report(&Verification{Name: "job at " + t.Name, Findings: []inflight.Finding{f}})
 	}
-	if err != nil {
-		return err
-	}
-	v, _, err := i.verifyDir(ctx, t, job, dir, o)
 	if err != nil {
 		return err
 	}
@@ -150,7 +153,7 @@ func (i *Inspector) verifyCheckpoint(ctx context.Context, c *checkpoint, o Verif
 		if err != nil {
 			return nil, nil, err
 		}
-		flows = a.flows
+		flows, v.gone = a.flows, a.gone()
 		for k := range flows {
 			if f := flows[k].Finding(c.Dir); flows[k].Verdict == reader.Violated && !slices.ContainsFunc(v.Findings, func(n inflight.Finding) bool { return n.Code == f.Code && n.Text == f.Text }) {
 				v.Findings = append(v.Findings, f)
@@ -233,7 +236,11 @@ func (i *Inspector) verifyJob(ctx context.Context, t *Target, job string, o Veri
 		v := slotVerification(&line)
 		if s.State == catalog.StateCompleted || s.State == catalog.StateDamaged {
 			var now *verified
-			if v, now, err = i.verifyDir(ctx, t, job, line.Dir, o); err != nil {
+			v, now, err = i.verifyDir(ctx, t, job, line.Dir, o)
+			if (gone(t, err) || err == nil && (v.gone || lacks(v.Findings, nil))) && i.retired(ctx, t, job, line.Dir) {
+				continue
+			}
+			if err != nil {
 				return err
 			}
 			if now != nil {
@@ -247,7 +254,22 @@ func (i *Inspector) verifyJob(ctx context.Context, t *Target, job string, o Veri
 			return err
 		}
 	}
-	if missing := keptMissing(slots, job); len(missing) > 0 {
+	missing := keptMissing(slots, job)
+	for range retiredTries {
+		if len(missing) == 0 {
+			break
+		}
+		// The job may have gone on between the listing and the reading of entries.
+		if slots, err = log.List(ctx); err != nil {
+			return err
+		}
+		again := keptMissing(slots, job)
+		if slices.EqualFunc(missing, again, func(a, b inflight.Finding) bool { return a.Object == b.Object && a.Text == b.Text }) {
+			break
+		}
+		missing = again
+	}
+	if len(missing) > 0 {
 		return report(&Verification{Name: "log of job " + job, Findings: missing})
 	}
 	return nil

@@ -33,6 +33,9 @@ type Evidence struct {
 	// Records are counted over captured input ++ captured output of a
 	// connection, where somebody can tell records apart.
 	Records map[Connection]RecordCount
+	// Unread are connections whose captured bytes could not be read when their
+	// records were to be counted: what was counted of them proves nothing.
+	Unread map[Connection]bool
 }
 
 // Verdict says what the evidence proves.
@@ -177,7 +180,7 @@ func (p *prover) account(c Connection, n *ends) Flow {
 	if out.HasCut {
 		f.Emitted = &out.Cut
 	}
-	if r, ok := p.Records[c]; ok {
+	if r, ok := p.Records[c]; ok && !p.Unread[c] {
 		f.Records = &r
 	} else if in.Bytes+out.Bytes == 0 {
 		f.Records = &RecordCount{}
@@ -188,6 +191,9 @@ func (p *prover) account(c Connection, n *ends) Flow {
 			f.Verdict, f.Reason, f.RecordsProven = Violated, check, false
 			return f
 		}
+	}
+	if p.Unread[c] {
+		f.Verdict, f.Reason = NotProvable, "captured bytes could not be read"
 	}
 	if why := p.unprovable(&f, &in, &out); why != "" {
 		f.Verdict, f.Reason = NotProvable, why

@@ -95,7 +95,7 @@ func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, erro
 	}
 	if o.Records {
 		var err error
-		if e.Records, err = v.records(ctx, c, e); err != nil {
+		if err = v.records(ctx, c, &e); err != nil {
 			return nil, err
 		}
 	}
@@ -238,39 +238,47 @@ func (r *Reader) VerifyFile(ctx context.Context, name string) (*Report, error) {
 // records counts the records in flight on every connection: the input part of
 // all first, the output part then, since a record may begin in the one and end
 // in the other.
-func (v *verifier) records(ctx context.Context, c *Checkpoint, e Evidence) (map[Connection]RecordCount, error) {
+func (v *verifier) records(ctx context.Context, c *Checkpoint, e *Evidence) error {
 	counters := map[Connection]*RecordCounter{}
-	p := prover{Evidence: e, ends: map[Connection]*ends{}}
+	p := prover{Evidence: *e, ends: map[Connection]*ends{}}
+	e.Unread = map[Connection]bool{}
 	for _, side := range []inflight.Side{inflight.Input, inflight.Output} {
 		for _, h := range c.Manifest.Handles {
 			if e.State[h.Task] == nil || side == inflight.Input && h.InputBytes == 0 || side == inflight.Output && h.OutputBytes == 0 {
 				continue
 			}
-			if err := v.countRecords(ctx, c, h, side, p.connection, counters); err != nil {
-				return nil, err
+			whole, err := v.countRecords(ctx, c, h, side, p.connection, counters)
+			if err != nil {
+				return err
+			}
+			for i := range e.State[h.Task] {
+				x := &e.State[h.Task][i]
+				if k, why := p.connection(h.Task, x.Address); !whole && why == "" && x.Address.Side == side && x.Bytes > 0 {
+					e.Unread[k] = true
+				}
 			}
 		}
 	}
-	counts := make(map[Connection]RecordCount, len(counters))
+	e.Records = make(map[Connection]RecordCount, len(counters))
 	for k, n := range counters {
-		counts[k] = n.Count()
+		e.Records[k] = n.Count()
 	}
-	return counts, nil
+	return nil
 }
 
-// countRecords counts one side of one subtask. What cannot be read has been
-// reported before.
-func (v *verifier) countRecords(ctx context.Context, c *Checkpoint, h inflight.Handle, side inflight.Side, of func(inflight.Task, inflight.Address) (Connection, string), counters map[Connection]*RecordCounter) error {
+// countRecords counts one side of one subtask, and reports whether all of it
+// could be read. What could not has been reported before.
+func (v *verifier) countRecords(ctx context.Context, c *Checkpoint, h inflight.Handle, side inflight.Side, of func(inflight.Task, inflight.Address) (Connection, string), counters map[Connection]*RecordCounter) (whole bool, err error) {
 	s, err := v.r.subtask(ctx, h, c.resolve)
 	if err != nil {
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 	defer s.Close()
 	var last inflight.Address
 	var n *RecordCounter
 	for b, err := range s.Buffers(ctx, side) {
 		if err != nil {
-			return ctx.Err()
+			return false, ctx.Err()
 		}
 		if n == nil || b.Address != last {
 			k, why := of(h.Task, b.Address)
@@ -285,5 +293,5 @@ func (v *verifier) countRecords(ctx context.Context, c *Checkpoint, h inflight.H
 		}
 		n.Add(b.Bytes)
 	}
-	return nil
+	return true, nil
 }
