@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/spillway-io/spillway"
+	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/catalog"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -127,6 +128,62 @@ func TestRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, fresh.Close())
 	require.ErrorIs(t, take(t, j), inflight.ErrFenced)
+}
+
+// TestRestoreOfDamaged names the checkpoint to go back to, and claims nothing
+// where it can be seen before that a file is lost.
+func TestRestoreOfDamaged(t *testing.T) {
+	o := spillway.Options{Catalog: catalog.Options{Retained: 2}}
+	j := open(t, o)
+	require.NoError(t, take(t, j))
+	c := begin(t, j)
+	capture(t, c, "second")
+	done, err := c.Commit(t.Context(), format.Unaligned)
+	require.NoError(t, err)
+	name := "job/" + done.Manifest.Files[0].Name
+	src, err := j.Backend.Open(t.Context(), name)
+	require.NoError(t, err)
+	data := make([]byte, src.Info().Size)
+	require.NoError(t, src.ReadAt(t.Context(), data, 0))
+	require.NoError(t, src.Close())
+	replace := func(data []byte) {
+		require.NoError(t, j.Backend.Remove(t.Context(), name))
+		if data == nil {
+			return
+		}
+		obj, err := j.Backend.Create(t.Context(), name, backends.CreateOptions{})
+		require.NoError(t, err)
+		_, err = obj.Write(data)
+		require.NoError(t, err)
+		_, err = obj.Finish(t.Context())
+		require.NoError(t, err)
+	}
+	for _, lost := range [][]byte{nil, data[:len(data)-1]} {
+		replace(lost)
+		_, err = spillway.Open(t.Context(), url(t), "job", topology(1), o)
+		require.ErrorIs(t, err, inflight.ErrIncomplete)
+		require.ErrorContains(t, err, name[len("job/"):])
+		require.ErrorContains(t, err, "the next one to go back to is 1 (")
+	}
+	require.NoError(t, j.Coordinator.Err())
+
+	for i := range data {
+		data[i] ^= 1
+	}
+	replace(data)
+	heir := open(t, o)
+	_, err = heir.Restore(t.Context(), func(inflight.Task, []reader.Entry) func(*reader.Buffer) error {
+		return func(*reader.Buffer) error { return nil }
+	})
+	require.True(t, inflight.IsCorruption(err), "%v", err)
+	require.ErrorContains(t, err, "or restore an older one: the next is 1)")
+	old := o
+	old.Start = catalog.StartOptions{Base: catalog.BaseID, ID: 1}
+	result, err := open(t, old).Restore(t.Context(), func(inflight.Task, []reader.Entry) func(*reader.Buffer) error {
+		return func(*reader.Buffer) error { return nil }
+	})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, result.Checkpoint)
 }
 
 func TestBadOptions(t *testing.T) {
