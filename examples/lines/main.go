@@ -61,12 +61,52 @@ var topology = &format.Topology{
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("lines: ")
-	flag.Parse()
-	code, err := run(context.Background())
+	code, err := 2, parse(flag.CommandLine)
+	if err == nil {
+		code, err = run(context.Background())
+	}
 	if err != nil {
 		say("%v", err)
 	}
 	os.Exit(code)
+}
+
+const usage = "usage: lines --store URL --input FILE --output FILE [--restore latest] [--interval D] [--sleep D]"
+
+// parse takes the arguments.
+func parse(f *flag.FlagSet) error {
+	f.Init("lines", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	switch err := f.Parse(os.Args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		f.SetOutput(os.Stdout)
+		fmt.Println(usage)
+		f.PrintDefaults()
+		os.Exit(0)
+	case err != nil:
+		return fmt.Errorf("%w: see -h", err)
+	case f.NArg() > 0:
+		return fmt.Errorf("unknown argument %q: see -h", f.Arg(0))
+	}
+	return nil
+}
+
+// check tries what the end will need: the input can be read again from any
+// place, the output can be written.
+func check() error {
+	if *input == "" || *output == "" || min(*interval, *sleep) < 0 {
+		return errors.New(usage)
+	}
+	if info, err := os.Stat(*input); err != nil {
+		return err
+	} else if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: the input must be a regular file", *input)
+	}
+	if info, err := os.Stat(*output); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: the output must be a regular file", *output)
+	}
+	defer os.Remove(temporary())
+	return os.WriteFile(temporary(), nil, 0o644)
 }
 
 // say logs one line.
@@ -78,8 +118,11 @@ func say(format string, args ...any) {
 // not start.
 func run(ctx context.Context) (int, error) {
 	wish, known := map[string]catalog.BaseWish{"latest": catalog.BaseLatest, "nothing": catalog.BaseFresh}[*base]
-	if !known || *output == "" {
-		return 2, errors.New("usage: lines --store URL --input FILE --output FILE [--restore latest]")
+	if !known {
+		return 2, errors.New(usage)
+	}
+	if err := check(); err != nil {
+		return 2, err
 	}
 	o := options
 	o.Start.Base = wish
@@ -134,8 +177,12 @@ func build(epoch inflight.Epoch) (all []*task) {
 	return all
 }
 
-// work runs the tasks and takes checkpoints. The last one comes at the end: who
-// has been superseded must not write the output.
+// lastTries is how often the last checkpoint is tried where that may help.
+const lastTries = 5
+
+// work runs the tasks and takes checkpoints. If the store fails, the job goes on
+// without; but the last one comes at the end, and the output is written only
+// after it: who has been superseded must not write it.
 func work(ctx context.Context, job *spillway.Job, tasks []*task) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
@@ -153,15 +200,25 @@ func work(ctx context.Context, job *spillway.Job, tasks []*task) error {
 		case <-tasks[0].done:
 			done = true
 		}
-		if err := checkpoint(ctx, job, tasks); err != nil {
-			return err
+		err := checkpoint(ctx, job, tasks)
+		for try := 1; done && try < lastTries && inflight.Retryable(err) && job.Coordinator.Err() == nil; try++ {
+			time.Sleep(*interval)
+			err = checkpoint(ctx, job, tasks)
+		}
+		switch fenced := job.Coordinator.Err(); {
+		case fenced != nil:
+			return fenced
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case done && err != nil:
+			return fmt.Errorf("the last checkpoint could not be committed: %w: the output was not written; free space and run again with --restore latest", err)
 		}
 	}
-	return tasks[len(tasks)-1].state.write(*output)
+	return tasks[len(tasks)-1].state.write()
 }
 
 // checkpoint sends a barrier through the pipeline, and commits when all that it
-// overtook is durable. If the store fails, the job goes on without.
+// overtook is durable.
 func checkpoint(ctx context.Context, job *spillway.Job, tasks []*task) error {
 	begun := time.Now()
 	c, err := job.Begin(ctx)
@@ -179,7 +236,7 @@ func checkpoint(ctx context.Context, job *spillway.Job, tasks []*task) error {
 	done, err := c.Commit(ctx, format.Unaligned)
 	if err != nil {
 		say("checkpoint %d failed: %v", c.ID(), err)
-		return job.Coordinator.Err()
+		return err
 	}
 	say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
 	return nil
@@ -189,38 +246,48 @@ func checkpoint(ctx context.Context, job *spillway.Job, tasks []*task) error {
 // records that were in flight.
 func (t *task) restore(entries []reader.Entry) func(*reader.Buffer) error {
 	for _, e := range entries {
-		switch e.Address.Side {
-		case inflight.Input:
-			t.consumed[e.Address.Input.Channel] = e.Cut
-		case inflight.Output:
-			t.emitted[e.Address.Output.Subpartition] = e.Cut
+		for _, cuts := range [][]inflight.Cut{t.consumed, t.emitted} {
+			if i := slices.IndexFunc(cuts, func(c inflight.Cut) bool { return c.Address == e.Address }); i >= 0 {
+				cuts[i] = e.Cut
+			}
 		}
 	}
 	return func(b *reader.Buffer) error {
-		switch a := b.Address; a.Side {
-		case inflight.State:
-			t.state.set(b.Bytes)
-		case inflight.Output:
-			t.left.Add(1)
-			t.queue = append(t.queue, message{from: t.id.Subtask, to: a.Output.Subpartition, pos: b.Pos, bytes: bytes.Clone(b.Bytes)})
-		case inflight.Input:
-			t.left.Add(1)
-			t.slots <- struct{}{}
-			t.pending = append(t.pending, message{from: a.Input.Channel, to: t.id.Subtask, pos: b.Pos, bytes: bytes.Clone(b.Bytes)})
+		a := b.Address
+		if a == stateAddress {
+			return t.state.set(b.Bytes)
 		}
+		known := slices.ContainsFunc(slices.Concat(t.consumed, t.emitted), func(c inflight.Cut) bool { return c.Address == a })
+		if !known || len(b.Bytes) < 4 || len(t.pending) == inboxSize {
+			return fmt.Errorf("%w: %d bytes of %v, which no checkpoint of this program has", inflight.ErrMismatch, len(b.Bytes), a)
+		}
+		t.left.Add(1)
+		m := message{from: t.id.Subtask, to: a.Output.Subpartition, pos: b.Pos, bytes: bytes.Clone(b.Bytes)}
+		if a.Side == inflight.Output {
+			t.queue = append(t.queue, m)
+			return nil
+		}
+		m.from, m.to = a.Input.Channel, t.id.Subtask
+		t.slots <- struct{}{}
+		t.pending = append(t.pending, m)
 		return nil
 	}
 }
 
-// write writes the counts, sorted, to a file that appears at once.
-func (c counts) write(name string) error {
+func temporary() string { return fmt.Sprintf("%s.%d", *output, os.Getpid()) }
+
+// write writes the counts, sorted, to the output, which appears at once.
+func (c counts) write() error {
 	var text []byte
 	for _, word := range slices.Sorted(maps.Keys(c))[1:] { // the first is none
 		text = fmt.Appendf(text, "%s\t%d\n", word, c[word])
 	}
-	tmp := fmt.Sprintf("%s.%d", name, os.Getpid())
-	if err := os.WriteFile(tmp, text, 0o644); err != nil {
-		return err
+	err := os.WriteFile(temporary(), text, 0o644)
+	if err == nil {
+		err = os.Rename(temporary(), *output)
 	}
-	return os.Rename(tmp, name)
+	if err != nil {
+		_ = os.Remove(temporary()) // or there is none
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"slices"
@@ -115,7 +116,7 @@ func (t *task) begin(c *spillway.Checkpoint) {
 	}
 	_ = t.capture.Cuts(slices.Concat(t.consumed, t.emitted)...)
 	for word, n := range t.state {
-		_ = t.capture.State("counts", newBuffer(entry(word, n)))
+		_ = t.capture.State(stateName, newBuffer(entry(word, n)))
 	}
 	for _, m := range t.queue {
 		_ = t.capture.Output(inflight.Subpartition{Subpartition: m.to}, m.pos, newBuffer(m.bytes))
@@ -147,7 +148,9 @@ func (t *task) step() error {
 		<-t.slots
 		cut := &t.consumed[m.from]
 		cut.Epoch, cut.Bytes, cut.Records = m.pos.Epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
-		t.process(m.bytes[4:])
+		if err := t.process(m.bytes[4:]); err != nil {
+			return err
+		}
 	}
 	if t.left.Add(-1) == 0 {
 		close(t.done)
@@ -156,7 +159,7 @@ func (t *task) step() error {
 }
 
 // process does the work of the task's vertex.
-func (t *task) process(record []byte) {
+func (t *task) process(record []byte) error {
 	switch t.id.Vertex {
 	case "split":
 		t.state["lines"]++
@@ -168,8 +171,9 @@ func (t *task) process(record []byte) {
 		t.state[string(record)]++
 		t.emit(0, entry(string(record), t.state[string(record)]))
 	case "output":
-		t.state.set(record)
+		return t.state.set(record)
 	}
+	return nil
 }
 
 // emit queues a record for a downstream task.
@@ -185,9 +189,17 @@ func (t *task) emit(to int, record []byte) {
 // is the version: cuts are kept only beside some bytes of a task.
 type counts map[string]uint64
 
+const stateName = "counts"
+
+var stateAddress = inflight.StateName(stateName).Address()
+
 func entry(word string, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte(word), n) }
 
-func (c counts) set(entry []byte) {
+func (c counts) set(entry []byte) error {
 	word := len(entry) - 8
+	if word < 0 {
+		return fmt.Errorf("%w: %d bytes are no count of a word", inflight.ErrMismatch, len(entry))
+	}
 	c[string(entry[:word])] = binary.BigEndian.Uint64(entry[word:])
+	return nil
 }
