@@ -486,6 +486,12 @@ func (s *scanner) compareEntry(m *ScannedMember, e *Entry) {
 	f := &m.Found[i]
 	match := matcher{found: f.Extents}
 	digest, sum := Digest(0), uint64(0)
+	var lost missing
+	report := func() {
+		if lost.bytes > 0 {
+			s.finding(inflight.SeverityError, CodeMissingBytes, m, &e.Address, inflight.ErrCorrupt, lost.text(e.Address))
+		}
+	}
 	for j := range e.Extents {
 		x := &e.Extents[j]
 		want := FoundExtent{Extent: *x, Ref: m.Section.Blocks[x.Block]}
@@ -498,12 +504,17 @@ func (s *scanner) compareEntry(m *ScannedMember, e *Entry) {
 			sum += uint64(x.Length)
 		} else {
 			f.Missing = append(f.Missing, want)
-			s.finding(inflight.SeverityError, CodeMissingBytes, m, &e.Address, inflight.ErrCorrupt, MissingText(x, e.Address))
+			if !lost.add(x) {
+				report()
+				lost = missing{}
+				lost.add(x)
+			}
 		}
 		if x.Flags&RunGap != 0 {
 			s.finding(inflight.SeverityWarning, CodeGap, m, &e.Address, nil, fmt.Sprintf("bytes before %d were not captured", x.Pos.Offset))
 		}
 	}
+	report()
 	if match.left() {
 		s.finding(inflight.SeverityError, CodeUnlistedBytes, m, &e.Address, inflight.ErrCorrupt, "blocks hold bytes that the section does not list")
 	}
@@ -551,10 +562,35 @@ func bare(x FoundExtent) FoundExtent {
 
 // MissingText says which bytes of a are missing with x.
 func MissingText(x *Extent, a inflight.Address) string {
-	if x.Flags&RunKnown == 0 {
-		return fmt.Sprintf("%d bytes of %s missing", x.Length, a)
+	var m missing
+	m.add(x)
+	return m.text(a)
+}
+
+// missing is a range of bytes that are missing, of extents that join.
+type missing struct {
+	known        bool
+	start, bytes uint64
+}
+
+// add adds x, if that joins.
+func (m *missing) add(x *Extent) bool {
+	known := x.Flags&RunKnown != 0
+	switch {
+	case m.bytes == 0:
+		m.known, m.start = known, x.Pos.Offset
+	case known != m.known || known && x.Pos.Offset != m.start+m.bytes:
+		return false
 	}
-	return fmt.Sprintf("bytes %d–%d of %s missing", x.Pos.Offset, x.Pos.Offset+uint64(x.Length)-1, a)
+	m.bytes += uint64(x.Length)
+	return true
+}
+
+func (m *missing) text(a inflight.Address) string {
+	if !m.known {
+		return fmt.Sprintf("%d bytes of %s missing", m.bytes, a)
+	}
+	return fmt.Sprintf("bytes %d–%d of %s missing", m.start, m.start+m.bytes-1, a)
 }
 
 func (s *scanner) finding(sev inflight.Severity, code string, m *ScannedMember, a *inflight.Address, err error, text string) {

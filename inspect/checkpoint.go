@@ -36,7 +36,7 @@ func (i *Inspector) newest(ctx context.Context, t *Target) (job, dir string, err
 	case t.Kind == TargetCheckpoint:
 		return "", t.Dir, nil
 	case len(t.Jobs) > 1:
-		return "", "", fail("open", t.Name, fmt.Errorf("%w: there are several jobs: %s", inflight.ErrConfig, strings.Join(t.Jobs, ", ")), "name one, or add --job")
+		return "", "", fail("open", t.Name, fmt.Errorf("%w: there are several jobs: %s", inflight.ErrConfig, few(t.Jobs)), "name one, or add --job")
 	}
 	log, err := t.log(t.Jobs[0])
 	if err != nil {

@@ -1,11 +1,13 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -31,8 +33,76 @@ func (f *Filter) check() error {
 	if f.Side != "" && !slices.ContainsFunc(sides, func(s inflight.Side) bool { return s.String() == f.Side }) {
 		return fail("dump", "side "+f.Side, inflight.ErrConfig, "use input, output or state")
 	}
+	for _, n := range []*int{f.Subtask, f.Gate, f.Channel, f.Partition, f.Subpartition} {
+		if n != nil && *n < 0 {
+			return fail("dump", "", fmt.Errorf("%w: %d is negative", inflight.ErrConfig, *n), "subtasks, gates, channels and partitions count from 0")
+		}
+	}
+	input, output := f.Gate != nil || f.Channel != nil, f.Partition != nil || f.Subpartition != nil
+	if input && f.Side != "" && f.Side != inflight.Input.String() || output && f.Side != "" && f.Side != inflight.Output.String() {
+		return fail("dump", "side "+f.Side, fmt.Errorf("%w: gate and channel are of the input side, partition and subpartition of the output side", inflight.ErrConfig), "choose one side")
+	}
 	if (f.Gate != nil || f.Channel != nil) && (f.Partition != nil || f.Subpartition != nil) {
 		return fail("dump", "", fmt.Errorf("%w: gate and channel are of the input side, partition and subpartition of the output side", inflight.ErrConfig), "choose one side")
+	}
+	return nil
+}
+
+// fits refuses a filter that nothing of a topology can pass, and says what there
+// is.
+func (f *Filter) fits(name string, m *format.Topology) error {
+	none := func(what, there string) error {
+		return fail("dump", name, fmt.Errorf("%w: there is no %s", inflight.ErrConfig, what), "there are: "+there)
+	}
+	var ids, tasks []string
+	chosen := map[string]bool{}
+	for _, v := range m.Vertices {
+		ids = append(ids, v.ID)
+		if f.Vertex == "" || f.Vertex == v.ID {
+			tasks = append(tasks, fmt.Sprintf("%s/0 to %d", v.ID, v.Parallelism-1))
+			chosen[v.ID] = f.Subtask == nil || *f.Subtask < v.Parallelism
+		}
+	}
+	switch {
+	case len(tasks) == 0:
+		return none(fmt.Sprintf("vertex %q", f.Vertex), few(ids))
+	case !slices.Contains(slices.Collect(maps.Values(chosen)), true):
+		return none(fmt.Sprintf("subtask %d", *f.Subtask), few(tasks))
+	}
+	for _, side := range []struct {
+		of           inflight.Side
+		port, lane   *int
+		ports, lanes string
+	}{{inflight.Input, f.Gate, f.Channel, "gate", "channel"}, {inflight.Output, f.Partition, f.Subpartition, "partition", "subpartition"}} {
+		if side.port == nil && side.lane == nil {
+			continue
+		}
+		var there []string
+		found := false
+		for _, e := range m.Edges {
+			near, far, port := e.To, e.From, e.Gate
+			if side.of == inflight.Output {
+				near, far, port = e.From, e.To, e.Partition
+			}
+			n := 0
+			if v := m.Vertex(far); v != nil {
+				n = v.Parallelism
+			}
+			if chosen[near] {
+				there = append(there, fmt.Sprintf("%s %s %d %s 0 to %d", near, side.ports, port, side.lanes, n-1))
+				found = found || (side.port == nil || *side.port == port) && (side.lane == nil || *side.lane < n)
+			}
+		}
+		if !found && len(m.Edges) > 0 {
+			what := []string{}
+			if side.port != nil {
+				what = append(what, fmt.Sprintf("%s %d", side.ports, *side.port))
+			}
+			if side.lane != nil {
+				what = append(what, fmt.Sprintf("%s %d", side.lanes, *side.lane))
+			}
+			return none(strings.Join(what, " "), cmp.Or(few(there), "none of that side"))
+		}
 	}
 	return nil
 }
@@ -130,6 +200,9 @@ func newDumper(o DumpOptions, yield func(*Dumped) error) *dumper {
 
 func (i *Inspector) dumpCheckpoint(ctx context.Context, c *checkpoint, d *dumper) ([]inflight.Finding, error) {
 	i.o.Expect(c.Manifest.FileBytes())
+	if err := d.o.fits(c.Dir, c.Manifest.Topology); err != nil {
+		return nil, err
+	}
 	d.wiring = wiring{c.Manifest.Topology, d.o.Records}
 	err := d.checkpoint(ctx, c)
 	findings := append(d.findings, c.reread...)
@@ -336,6 +409,13 @@ func (i *Inspector) dumpFile(ctx context.Context, t *Target, d *dumper) ([]infli
 		if n.Severity != inflight.SeverityInfo && n.Code != format.CodeIncomplete {
 			d.findings = append(d.findings, n)
 		}
+	}
+	var members []string
+	for _, m := range f.Members {
+		members = append(members, m.Task.String())
+	}
+	if len(members) > 0 && !slices.ContainsFunc(f.Members, func(m *format.ScannedMember) bool { return d.o.task(m.Task) }) {
+		return nil, fail("dump", t.Name, fmt.Errorf("%w: the file has nothing of such a subtask", inflight.ErrConfig), "there are: "+few(members))
 	}
 	for _, m := range f.Members {
 		if !d.o.task(m.Task) || m.Section != nil && m.Section.Status == format.StatusAborted {

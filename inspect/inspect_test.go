@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -61,6 +63,27 @@ func TestForPeople(t *testing.T) {
 	require.Equal(t, "0 files", plural(0, "file"))
 	require.Equal(t, `record of 3 bytes: "a\x00b"`, Record{3, []byte("a\x00b")}.String())
 	require.Equal(t, `record of 9 bytes: "ab"…`, Record{9, []byte("ab")}.String())
+}
+
+// TestShorten cuts lists, and keeps what helps.
+func TestShorten(t *testing.T) {
+	require.Equal(t, "a; b (help)", Shorten("a; b (help)"))
+	var parts []string
+	for k := range 1000 {
+		parts = append(parts, fmt.Sprintf("vertex-%d is gone", k))
+	}
+	got := Shorten("plan: " + strings.Join(parts, "; ") + " (help)")
+	require.LessOrEqual(t, len(got), longText+50)
+	var more int
+	_, err := fmt.Sscanf(got[strings.LastIndex(got, "; and "):], "; and %d more (help)", &more)
+	require.NoError(t, err)
+	require.Equal(t, 1000, strings.Count(got, "is gone")+more)
+	got = Shorten(strings.Repeat("ä", 5000))
+	require.True(t, utf8.ValidString(got))
+	require.LessOrEqual(t, len(got), longText+50)
+	require.Contains(t, got, "… and 9000 bytes more")
+	require.Equal(t, "a, b", few([]string{"a", "b"}))
+	require.Equal(t, "a, a, a, a, a, a, a, a, a, a and 2 more", few(strings.Split(strings.Repeat("a", 12), "")))
 }
 
 // TestRecordSplitter compares the splitter with the reader's counter, however

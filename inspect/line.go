@@ -189,7 +189,7 @@ func appendNotes(lines []any, findings []inflight.Finding) []any {
 }
 
 func findingLine(f inflight.Finding) FindingLine {
-	l := FindingLine{Severity: f.Severity, Code: f.Code, Object: f.Object, Place: placeOf(f.Task, f.Address), Text: oneLine(f.Text)}
+	l := FindingLine{Severity: f.Severity, Code: f.Code, Object: f.Object, Place: placeOf(f.Task, f.Address), Text: Shorten(oneLine(f.Text))}
 	if f.Offset >= 0 {
 		l.Offset = &f.Offset
 	}

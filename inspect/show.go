@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/spillway-io/spillway/catalog"
@@ -62,6 +63,9 @@ type View struct {
 // is read only to count records. Of a slot that is no checkpoint it shows what
 // List does.
 func (i *Inspector) Show(ctx context.Context, t *Target, o ShowOptions) (*View, error) {
+	if o.Top < 0 {
+		return nil, fail("show", t.Name, fmt.Errorf("%w: the %d fullest channels are wanted", inflight.ErrConfig, o.Top), "ask for 1 or more")
+	}
 	var v *View
 	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
 		c, err := i.openDir(ctx, t, job, dir)
@@ -233,7 +237,7 @@ func (v *View) edges(m *format.Manifest, a *account) {
 	}
 	for i := range v.Edges {
 		if n := v.Edges[i].InputBytes + v.Edges[i].OutputBytes; n > 0 {
-			v.Edges[i].Skew = float64(busiest[i]) / float64(n)
+			v.Edges[i].Skew = math.Round(1e4*float64(busiest[i])/float64(n)) / 1e4
 		}
 	}
 }

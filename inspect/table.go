@@ -154,6 +154,36 @@ func oneLine(s string) string {
 	}, s)
 }
 
+// few returns a list of names for people: of many the first ones.
+func few(names []string) string {
+	const most = 10
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
+	}
+	return strings.Join(names, ", ")
+}
+
+// longText is how many bytes of a text people are shown.
+const longText = 1000
+
+// Shorten cuts down a text that lists very much, and says how much is left out.
+// What helps, in brackets at the end, stays.
+func Shorten(s string) string {
+	if len(s) <= longText {
+		return s
+	}
+	tail := ""
+	if k := strings.LastIndex(s, " ("); k >= 0 && len(s)-k < longText/3 && strings.HasSuffix(s, ")") {
+		s, tail = s[:k], s[k:]
+	}
+	head := s[:min(len(s), longText-len(tail))]
+	if k := strings.LastIndex(head, "; "); k > 0 {
+		return fmt.Sprintf("%s; and %d more%s", head[:k], strings.Count(s[k:], "; "), tail)
+	}
+	head = strings.ToValidUTF8(head, "")
+	return fmt.Sprintf("%s… and %d bytes more%s", head, len(s)-len(head), tail)
+}
+
 // plural returns "1 file", "2 files".
 func plural(n int, noun string) string {
 	if n == 1 {

@@ -61,7 +61,7 @@ func (i *Inspector) Find(ctx context.Context, name, job string) (*Target, error)
 	case t.Kind != TargetRoot:
 		err = fail("open", t.Name, fmt.Errorf("%w: job %q was asked for, and this is no folder with jobs", inflight.ErrConfig, job), "name the root, or leave the job out")
 	case !slices.Contains(t.Jobs, job):
-		err = fail("open", t.Name, fmt.Errorf("job %q: %w", job, inflight.ErrNotExist), "there are: "+strings.Join(t.Jobs, ", "))
+		err = fail("open", t.Name, fmt.Errorf("%w: there is no job %q", inflight.ErrConfig, job), "name one of: "+few(t.Jobs))
 	}
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -54,7 +53,10 @@ everywhere with --records. It cannot see what records mean.`,
 			w := bufio.NewWriter(a.stdout)
 			p := dumpPrinter{app: a, w: w, records: o.Records, hex: o.Hex}
 			findings, err := i.Dump(cmd.Context(), t, o, p.buffer)
-			if err := errors.Join(err, w.Flush()); err != nil {
+			if flushed := w.Flush(); err == nil {
+				err = flushed // else it may be the same, said twice
+			}
+			if err != nil {
 				return err
 			}
 			return a.incomplete(args[0], findings)

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/term"
 
@@ -67,5 +68,19 @@ func run(ctx context.Context, e env, args []string) int {
 // oneLine returns the text of err on one line; errors that were joined have
 // several.
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", ": ")), " ")
+	return inspect.Shorten(quoteControls(strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", ": ")), " ")))
+}
+
+// quoteControls quotes what would steer a terminal: paths and jobs may have any
+// bytes.
+func quoteControls(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			fmt.Fprintf(&b, "\\x%02x", r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }

@@ -43,7 +43,7 @@ func writeJSON(w io.Writer, v any) error {
 // table prints a table: the title, a line of heads, the rows, the note.
 func (a *app) table(w io.Writer, t *inspect.Table) {
 	if t.Title != "" {
-		fmt.Fprintln(w, a.paint(bold, t.Title))
+		fmt.Fprintln(w, a.paint(bold, quoteControls(t.Title)))
 	}
 	if len(t.Rows) > 0 {
 		heads := make([]string, len(t.Columns))
@@ -67,7 +67,9 @@ func (a *app) table(w io.Writer, t *inspect.Table) {
 		}
 	}
 	if t.Note != "" {
-		fmt.Fprintln(w, t.Note)
+		for l := range strings.SplitSeq(t.Note, "\n") {
+			fmt.Fprintln(w, quoteControls(l))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -49,9 +50,45 @@ func newRoot(e *env) *cobra.Command {
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON lines")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.AddCommand(a.ls(), a.show(), a.dump(), a.verify(), a.roundtrip(), a.gc(), a.backendCheck())
+	strictHelp(root)
 	return root
+}
+
+// flagError says what is wrong with a flag, without what only Go knows.
+func flagError(err error) error {
+	text := err.Error()
+	if k := strings.Index(text, ": strconv."); k >= 0 {
+		text = text[:k] + ": a number is wanted"
+	}
+	return usage("%s", text)
+}
+
+// strictHelp makes help and completion refuse what they do not know; by
+// themselves they print a usage and succeed.
+func strictHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Args = func(_ *cobra.Command, args []string) error {
+				if found, rest, err := root.Find(args); len(args) > 0 && (err != nil || found == root || len(rest) > 0) {
+					return unknownCommand(root, strings.Join(args, " "))
+				}
+				return nil
+			}
+		case "completion":
+			c.Args = func(cmd *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return usage("no completion for %q; there are bash, fish, powershell, zsh", args[0])
+				}
+				return nil
+			}
+			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 func unknownCommand(cmd *cobra.Command, name string) error {
