@@ -503,6 +503,27 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestZombieOnFullDisk wakes a run up that was superseded, on a disk that is
+// full by then.
+func TestZombieOnFullDisk(t *testing.T) {
+	dir := mount(t, "size=4m")
+	r := newTrial(t, someText(600))
+	r.interval, r.sleep = 10*time.Millisecond, time.Millisecond
+	zombie := r.process("", dir)
+	zombie.waitFor(t, "checkpoint 2")
+	require.NoError(t, zombie.Process.Signal(syscall.SIGSTOP))
+	code, last := r.process("", dir, "--restore", "latest").end()
+	require.Zero(t, code, last)
+	r.exact()
+	require.NoError(t, os.Remove(r.output))
+	require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 8<<20), 0o600), syscall.ENOSPC)
+	require.NoError(t, zombie.Process.Signal(syscall.SIGCONT))
+	code, last = zombie.end()
+	require.Equal(t, 1, code, last)
+	require.Contains(t, last, "fenced")
+	require.NoFileExists(t, r.output)
+}
+
 // TestReadOnlyDisk cannot start.
 func TestReadOnlyDisk(t *testing.T) {
 	dir := mount(t, "size=4m,ro")
