@@ -206,9 +206,9 @@ func follow(a, b *inflight.Address) bool {
 	case a.Side != b.Side:
 		return false
 	case a.Side == inflight.Input:
-		return a.Input.Gate == b.Input.Gate && a.Input.Channel+1 == b.Input.Channel
+		return a.Input.Gate == b.Input.Gate && a.Input.Channel+1 == b.Input.Channel && b.Input.Channel > 0
 	case a.Side == inflight.Output:
-		return a.Output.Partition == b.Output.Partition && a.Output.Subpartition+1 == b.Output.Subpartition
+		return a.Output.Partition == b.Output.Partition && a.Output.Subpartition+1 == b.Output.Subpartition && b.Output.Subpartition > 0
 	}
 	return false
 }
@@ -444,7 +444,7 @@ func parseSection(p []byte, offset int64) (*Section, error) {
 	for i := range s.Entries {
 		e := &s.Entries[i]
 		arena = c.read(&w, e, arena, len(s.Blocks))
-		if w.err != nil || i > 0 && s.Entries[i-1].Address.Compare(e.Address) >= 0 {
+		if w.err != nil || i > 0 && !follow(&s.Entries[i-1].Address, &e.Address) && s.Entries[i-1].Address.Compare(e.Address) >= 0 {
 			w.fail()
 			break
 		}

@@ -297,8 +297,10 @@ func (s *Subtask) find(a inflight.Address) (int, bool) {
 	return slices.BinarySearchFunc(s.entries, a, func(e format.Entry, a inflight.Address) int { return e.Address.Compare(a) })
 }
 
-func entryOf(e *format.Entry) Entry {
-	n := Entry{Address: e.Address, Buffers: e.Buffers, Bytes: e.Bytes, Digest: e.Digest, Start: inflight.PosUnknown, End: inflight.PosUnknown}
+func entryOf(e *format.Entry) (n Entry) {
+	n.Address = e.Address
+	n.Buffers, n.Bytes, n.Digest = e.Buffers, e.Bytes, e.Digest
+	n.Start, n.End = inflight.PosUnknown, inflight.PosUnknown
 	n.Cut, n.HasCut = e.Cut()
 	if k := len(e.Extents); k > 0 {
 		last := &e.Extents[k-1]
