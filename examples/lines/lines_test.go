@@ -393,3 +393,25 @@ func (o *observedObject) Finish(ctx context.Context) (backends.Info, error) {
 	}
 	return info, err
 }
+
+// TestShort holds that to plug in takes no more than 300 lines of code: of the
+// pipeline and its coordinator, without blank lines, comments and imports. The
+// flags and files of main.go do not count.
+func TestShort(t *testing.T) {
+	n := 0
+	for _, name := range []string{"coordinator.go", "pipeline.go"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		_, text, found := bytes.Cut(text, []byte("\n)\n")) // the end of the imports
+		require.True(t, found)
+		n++ // package
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				n++
+			}
+		}
+	}
+	t.Logf("%d lines", n)
+	require.Greater(t, n, 200)
+	require.LessOrEqual(t, n, 300)
+}

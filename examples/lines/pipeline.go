@@ -19,6 +19,7 @@ import (
 )
 
 const (
+	lastTries = 5    // of the last checkpoint, where another try may help
 	inboxSize = 1024 // records sent to a task and not processed
 	queueSize = 256  // records emitted and not sent; a task with more processes none
 )
@@ -116,7 +117,7 @@ func (t *task) begin(c *spillway.Checkpoint) {
 	}
 	_ = t.capture.Cuts(slices.Concat(t.consumed, t.emitted)...)
 	for word, n := range t.state {
-		_ = t.capture.State(stateName, newBuffer(entry(word, n)))
+		_ = t.capture.State(stateAddress.State, newBuffer(entry(word, n)))
 	}
 	for _, m := range t.queue {
 		_ = t.capture.Output(inflight.Subpartition{Subpartition: m.to}, m.pos, newBuffer(m.bytes))
@@ -189,9 +190,7 @@ func (t *task) emit(to int, record []byte) {
 // is the version: cuts are kept only beside some bytes of a task.
 type counts map[string]uint64
 
-const stateName = "counts"
-
-var stateAddress = inflight.StateName(stateName).Address()
+var stateAddress = inflight.StateName("counts").Address()
 
 func entry(word string, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte(word), n) }
 
