@@ -74,6 +74,8 @@ func (i *Inspector) openDir(ctx context.Context, t *Target, job, dir string) (*c
 		c.Close()
 		damaged := errors.Is(err, inflight.ErrDamaged)
 		switch {
+		case errors.Is(err, inflight.ErrConfig): // a pipe, a device, a link to itself
+			err = fmt.Errorf("%w: %w", inflight.ErrDamaged, err)
 		case errors.Is(err, fs.ErrNotExist) && !damaged:
 			err = notCheckpoint(path.Join(t.Name, rel), "it has no manifest, so it was not committed", "verify or dump its files one by one")
 		case errors.Is(err, inflight.ErrMismatch) && !damaged:

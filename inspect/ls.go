@@ -80,7 +80,10 @@ func (i *Inspector) slotLine(job string, s *catalog.Slot) CheckpointLine {
 		l.Files = stateFiles(s.Files)
 	}
 	if len(s.Findings) > 0 {
-		l.Text = oneLine(s.Findings[0].Text)
+		l.Text = Shorten(oneLine(s.Findings[0].Text))
+		if s.Findings[0].Code == format.CodeMissingFile {
+			l.Text = oneLine(s.Findings[0].Object) + ": " + l.Text
+		}
 		if n := len(s.Findings) - 1; n > 0 {
 			l.Text += fmt.Sprintf(" (and %d more)", n)
 		}

@@ -90,6 +90,8 @@ func (i *Inspector) find(ctx context.Context, name string) (t *Target, err error
 		switch _, err := n.up.Stat(ctx, base); {
 		case err == nil:
 			return &Target{Kind: TargetFile, Name: name, Backend: n.up, Jobs: []string{""}, File: base}, nil
+		case strings.HasPrefix(base, ".") && errors.Is(err, inflight.ErrConfig) && backends.CheckName(base) != nil:
+			return nil, fail("open", name, fmt.Errorf("%w: it has the name of an unfinished file", ErrNotCheckpoint), "copy it under another name, such as copy.cstate, and name the copy")
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
@@ -124,6 +126,10 @@ func (n *named) dir(ctx context.Context) (*Target, error) {
 		manifest, slots, any = manifest || child == format.ManifestName, slots || isSlot, true
 	}
 	_, isSlot := format.ParseCheckpointDir(n.base)
+	if isSlot && !any { // what is no file is not listed, and may stand where an entry should
+		_, err := n.self.Stat(ctx, format.ManifestName)
+		manifest = err != nil && !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil
+	}
 	switch {
 	case (manifest || isSlot && any && !slots) && n.up != nil:
 		// In other directories of the parent some of its files may lie.
@@ -135,6 +141,8 @@ func (n *named) dir(ctx context.Context) (*Target, error) {
 		return &Target{Kind: TargetJob, Name: n.name, Backend: n.up, Jobs: []string{n.base}}, nil
 	case slots:
 		return &Target{Kind: TargetJob, Name: n.name, Backend: n.self, Jobs: []string{""}}, nil
+	case !any && isSlot && n.leftovers(ctx):
+		return nil, notCheckpoint(n.name, "it is pending, not committed: only unfinished files of writers lie there", "ls of the job lists it; to verify such a file, copy it under another name")
 	case !any:
 		return nil, notCheckpoint(n.name, "there is nothing below it", "name a checkpoint, a job, or a folder with jobs")
 	}
@@ -146,6 +154,14 @@ func (n *named) dir(ctx context.Context) (*Target, error) {
 		return nil, notCheckpoint(n.name, "no job below it has a checkpoint", "name a checkpoint, a job, or a folder with jobs")
 	}
 	return &Target{Kind: TargetRoot, Name: n.name, Backend: n.self, Jobs: jobs}, nil
+}
+
+// leftovers reports whether unfinished writers left anything, or are at work.
+func (n *named) leftovers(ctx context.Context) bool {
+	for _, err := range n.self.Leftovers(ctx, "") {
+		return err == nil
+	}
+	return false
 }
 
 // splitURL takes the last part off a path or URL. Base is "" where there is none.

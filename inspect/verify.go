@@ -240,6 +240,10 @@ func (i *Inspector) verifyJob(ctx context.Context, t *Target, job string, o Veri
 			if (gone(t, err) || err == nil && (v.gone || lacks(v.Findings, nil))) && i.retired(ctx, t, job, line.Dir) {
 				continue
 			}
+			if s.State == catalog.StateDamaged && (errors.Is(err, inflight.ErrConfig) || errors.Is(err, ErrNotCheckpoint)) {
+				// What stands in the place of its entry is no file.
+				v, err = &Verification{Name: line.title(), Findings: s.Findings}, nil
+			}
 			if err != nil {
 				return err
 			}

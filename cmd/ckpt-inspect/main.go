@@ -46,8 +46,6 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 func run(ctx context.Context, e env, args []string) int {
 	root := newRoot(&e)
 	root.SetArgs(args)
-	root.SetOut(e.stdout)
-	root.SetErr(e.stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:

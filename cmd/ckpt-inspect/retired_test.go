@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -134,5 +137,31 @@ func TestRetiredWhileAllAreVerified(t *testing.T) {
 			return nil
 		}))
 		require.True(t, n > 0 || *retired)
+	}
+}
+
+// TestManifestThatIsNoFile has something else stand in the place of an entry:
+// that is damage, and not a checkpoint that is pending.
+func TestManifestThatIsNoFile(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"a link to itself": func(path string) error { return os.Symlink(filepath.Base(path), path) },
+		"a folder":         func(path string) error { return os.MkdirAll(path, 0o700) },
+		"a pipe":           func(path string) error { return exec.Command("mkfifo", path).Run() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			j := &fixtureJob{t: t, dir: filepath.Join(dir, "words"), name: "words"}
+			j.entry(&format.Manifest{Kind: format.KindClaim, ID: 0, Attempt: "a0"})
+			j.checkpoint(format.Manifest{ID: 1, Attempt: "a0"}, 100, total)
+			slot := filepath.Join(dir, "words", "chk-0000000002")
+			require.NoError(t, os.MkdirAll(slot, 0o700))
+			require.NoError(t, put(filepath.Join(slot, "_manifest.json")))
+			for _, args := range [][]string{{"ls", dir}, {"verify", "--all", dir}, {"verify", slot}} {
+				var out, errs strings.Builder
+				code := run(t.Context(), env{stdout: &out, stderr: &errs, now: time.Now}, args)
+				require.Equal(t, inspect.ExitFindings, code, "%s: %s%s", args, &out, &errs)
+				require.Contains(t, out.String(), "chk-0000000002/_manifest.json", "%s", args)
+			}
+		})
 	}
 }

@@ -52,7 +52,9 @@ func newRoot(e *env) *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON lines")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.AddCommand(a.ls(), a.show(), a.dump(), a.verify(), a.roundtrip(), a.gc(), a.backendCheck())
-	strictHelp(root)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	strictHelp(root) // completion keeps the output that is set by then
 	return root
 }
 
