@@ -476,3 +476,24 @@ func ExampleTable() {
 	// FROM     TO         EMITTED  CONSUMED  INPUT  OUTPUT  DIFFERENCE  RECORDS  VERDICT
 	// src/0:0  count/0:0  900      400       100    300     100         -        violated: 100 bytes are missing
 }
+
+// TestUnreadIsNotProvable takes no count of bytes that could not be read for
+// proof: neither of a loss nor of its absence.
+func TestUnreadIsNotProvable(t *testing.T) {
+	up, down := inflight.Task{Vertex: "up"}, inflight.Task{Vertex: "down"}
+	out := Entry{Address: inflight.Subpartition{}.Address(), Bytes: 20, Start: inflight.Pos{Offset: 10}, End: inflight.Pos{Offset: 30}, HasCut: true, Cut: inflight.Cut{Bytes: 30, Records: 3, RecordsKnown: true}}
+	in := Entry{Address: inflight.InputChannel{}.Address(), Start: inflight.PosUnknown, End: inflight.PosUnknown, HasCut: true, Cut: inflight.Cut{Bytes: 10, Records: 1, RecordsKnown: true}}
+	e := Evidence{Topology: &format.Topology{Vertices: []format.Vertex{{ID: "up", Parallelism: 1}, {ID: "down", Parallelism: 1}}, Edges: []format.Edge{{From: "up", To: "down"}}},
+		State: map[inflight.Task][]Entry{up: {out}, down: {in}}, Records: map[Connection]RecordCount{{}: {Whole: 1}}}
+	flows := e.Prove()
+	require.Len(t, flows, 1)
+	require.Equal(t, Violated, flows[0].Verdict)
+	require.EqualValues(t, 1, flows[0].RecordDifference)
+	e.Unread = map[Connection]bool{{}: true}
+	flows = e.Prove()
+	require.Equal(t, NotProvable, flows[0].Verdict)
+	require.Equal(t, "captured bytes could not be read", flows[0].Reason)
+	require.Zero(t, flows[0].RecordDifference)
+	require.False(t, flows[0].RecordsProven)
+	require.Equal(t, inflight.SeverityInfo, flows[0].Finding("x").Severity)
+}

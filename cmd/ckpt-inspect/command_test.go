@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/inspect"
 )
 
 // TestExamples runs every example of every help text, on the fixture in place
@@ -198,4 +199,13 @@ func contents(t testing.TB, dir string) map[string]string {
 		return nil
 	}))
 	return files
+}
+
+// TestControlCharacters are quoted, wherever they come from.
+func TestControlCharacters(t *testing.T) {
+	var out, errs strings.Builder
+	code := run(t.Context(), env{stdout: &out, stderr: &errs, now: time.Now}, []string{"ls", filepath.Join(t.TempDir(), "a\x1b[31mb")})
+	require.Equal(t, inspect.ExitUsage, code)
+	require.NotContains(t, errs.String(), "\x1b")
+	require.Contains(t, errs.String(), `a\x1b[31mb`)
 }
