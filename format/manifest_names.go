@@ -1,9 +1,9 @@
 package format
 
 import (
-	"fmt"
 	"math"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -33,7 +33,8 @@ const MaxCheckpointID inflight.CheckpointID = math.MaxUint32
 // CheckpointDir returns the directory of slot id, relative to the job:
 // "chk-0000000007".
 func CheckpointDir(id inflight.CheckpointID) string {
-	return fmt.Sprintf(dirPrefix+"%0*d", dirDigits, uint64(id))
+	digits := strconv.FormatUint(uint64(id), 10)
+	return dirPrefix + "0000000000"[min(len(digits), dirDigits):] + digits
 }
 
 // ParseCheckpointDir is the inverse of CheckpointDir; nothing else is accepted.
