@@ -17,7 +17,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	ctx, store := context.Background(), local.New(dir)
 	defer store.Close()
 	for _, who := range []string{"first", "second"} {

@@ -85,7 +85,7 @@ func check() (*os.File, error) {
 	if info, err := os.Stat(*output); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: the output must be a regular file", *output)
 	}
-	defer os.Remove(temporary())
+	defer func() { _ = os.Remove(temporary()) }()
 	if err := os.WriteFile(temporary(), nil, 0o644); err != nil {
 		return nil, err
 	}
