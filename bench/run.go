@@ -333,6 +333,9 @@ func (r *runner) meta(ctx context.Context, channels int, b budget) (err error) {
 			}
 			timing(step.list, time.Since(start))
 		}
+		if err := md.check(); err != nil {
+			return err
+		}
 		force, err := plainWriteFresh(r.dir, size, true)
 		rec.plain(&rec.PlainForce, force)
 		return err
