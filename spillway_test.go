@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,8 +40,30 @@ func open(t *testing.T, o spillway.Options) *spillway.Job {
 	return j
 }
 
-// url names a store of the test's own.
-func url(t *testing.T) string { return fmt.Sprintf("mem://%s-%p", strings.ToLower(t.Name()), t) }
+var stores atomic.Int64
+
+// url names a store that no other run has; the same one for all calls of a test.
+func url(t *testing.T) string {
+	names.Lock()
+	defer names.Unlock()
+	if names.of == nil {
+		names.of = map[*testing.T]string{}
+	}
+	if names.of[t] == "" {
+		names.of[t] = fmt.Sprintf("mem://%s-%d", strings.ToLower(t.Name()), stores.Add(1))
+		t.Cleanup(func() {
+			names.Lock()
+			defer names.Unlock()
+			delete(names.of, t)
+		})
+	}
+	return names.of[t]
+}
+
+var names struct {
+	sync.Mutex
+	of map[*testing.T]string
+}
 
 func begin(t *testing.T, j *spillway.Job) *spillway.Checkpoint {
 	c, err := j.Begin(t.Context())
