@@ -1,0 +1,5 @@
+// Package e2e holds the tests against real systems, in a module of their own: what
+// they need is nothing that a user of the library should have to fetch.
+//
+//	flink/ java/   real Apache Flink restores what package flink wrote
+package e2e
