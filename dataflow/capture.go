@@ -32,6 +32,8 @@ type Capture interface {
 	State(name inflight.StateName, bufs ...inflight.Buffer)
 	// HoldOutput announces output data that comes later, or never.
 	HoldOutput(sub inflight.Subpartition) Hold
+	// Cuts says where all connections of the subtask stood. It is called once.
+	Cuts(cuts ...inflight.Cut)
 	// FinishInput says that no input follows; FinishOutput, that no output
 	// follows but what is held, and no state.
 	FinishInput()

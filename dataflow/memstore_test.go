@@ -352,6 +352,9 @@ func (h *memHold) Fill(pos inflight.Pos, bufs ...inflight.Buffer) {
 
 func (h *memHold) Drop(cause error) { h.c.fail(cause) }
 
+// Cuts are taken from the acknowledgement.
+func (c *memCapture) Cuts(...inflight.Cut) {}
+
 func (c *memCapture) FinishInput() {
 	c.mu.Lock()
 	c.in = true
