@@ -25,6 +25,7 @@ type barriers struct {
 	target   int    // how many channels were open when it began
 	open     int
 
+	firstAt   time.Duration // when the first barrier of the current one came
 	state     alignState
 	blocked   []bool
 	announced []announcement
@@ -99,6 +100,14 @@ func (h *barriers) begin(b barrier) {
 	}
 }
 
+// first is when the first barrier of checkpoint id came; now, if none has.
+func (h *barriers) first(id inflight.CheckpointID) time.Duration {
+	if h.current == int64(id) && h.count > 0 {
+		return h.firstAt
+	}
+	return h.host.clock()
+}
+
 func (h *barriers) resetAligned() {
 	clear(h.aligned)
 	h.count = 0
@@ -133,6 +142,9 @@ func (h *barriers) barrier(b barrier, ch *channel, block bool) {
 // align counts ch and lets the inner state act.
 func (h *barriers) align(ch *channel, inner func(all bool) error) {
 	if !h.aligned[ch.index] {
+		if h.count == 0 {
+			h.firstAt = h.host.clock()
+		}
 		h.aligned[ch.index] = true
 		h.count++
 	}

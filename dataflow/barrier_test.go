@@ -137,7 +137,7 @@ func newTable(t *testing.T, d *datadriven.TestData, host *tableHost) *barriers {
 			s.blocked = true
 		}
 		c := &channel{index: i, in: in, up: s, address: inflight.InputChannel{Channel: i}}
-		c.conn = &conn{ch: c, up: s, persister: newPersister()}
+		c.conn = &conn{ch: c, up: s, persister: newPersister(inflight.InputChannel{Channel: i})}
 		channels = append(channels, c)
 	}
 	return newBarriers(host, channels, !d.HasArg("aligned"))

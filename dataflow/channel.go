@@ -19,12 +19,13 @@ type channel struct {
 
 	inReady, inPrio bool // listed there; guarded by in.mu
 
+	local persister // guarded by up.mu; with a conn, that has one
+
 	// The task's alone.
 	recovered ring // what was captured, ahead of everything live
 	d         deserializer
 	received  uint64 // bytes taken in since the job began
 	records   uint64 // elements processed since the job began
-	local     persister
 	watermark int64
 	idle      bool
 	dataEnded bool // no record follows
@@ -56,8 +57,7 @@ func (c *channel) pollPriority() (ev *event, ok bool) {
 	return e.ev, ok
 }
 
-// pollLive asks the queue that the sender or the network fills. A local
-// channel books here what a network channel booked when it arrived.
+// pollLive asks the queue that the sender or the network fills.
 func (c *channel) pollLive(prioOnly bool) (e entry, ok, more bool) {
 	if c.conn != nil {
 		return c.conn.poll(prioOnly)
@@ -66,11 +66,6 @@ func (c *channel) pollLive(prioOnly bool) (e entry, ok, more bool) {
 		return e, false, true
 	}
 	e, ok, more, _ = c.up.poll(1 << 30)
-	if ok && e.isData() {
-		c.local.data(c.address, e.view, c.received)
-	} else if ok && e.ev.kind == evBarrier {
-		c.local.barrier(e.ev.b.id)
-	}
 	return e, ok, more
 }
 
@@ -79,14 +74,21 @@ func (c *channel) consumed() uint64 { return c.received - uint64(c.d.rest()) }
 
 // start begins an unaligned checkpoint: what stands here in front of the
 // barrier is captured now, what arrives until the barrier when it does.
-func (c *channel) start(id inflight.CheckpointID, capture Capture) (captured uint64, err error) {
+func (c *channel) start(id inflight.CheckpointID, s *snapshot) (captured uint64, err error) {
 	if c.conn != nil {
-		return c.conn.start(id, capture)
+		return c.conn.start(id, s)
 	}
-	if err := c.local.start(id, capture); err != nil {
+	c.up.mu.Lock()
+	pending, err := c.local.start(id, s)
+	c.up.mu.Unlock()
+	if err != nil {
 		return 0, err
 	}
-	return c.capture(capture, nil), nil
+	captured = c.capture(s.capture, nil)
+	if !pending {
+		s.barrierCame()
+	}
+	return captured, nil
 }
 
 // capture hands over the rest of the deserializer, what is recovered and not
@@ -106,6 +108,8 @@ func (c *channel) stop(id inflight.CheckpointID) {
 		c.conn.stop(id)
 		return
 	}
+	c.up.mu.Lock()
+	defer c.up.mu.Unlock()
 	c.local.stop(id)
 }
 
@@ -119,14 +123,16 @@ func (c *channel) prioritise(seq uint32) {
 	}
 }
 
-// late is what was captured on arrival, since the last checkpoint began.
-func (c *channel) late() uint64 {
+// queued is how much data stands in the queues of the connection.
+func (c *channel) queued() (n uint64) {
 	if c.conn != nil {
 		c.conn.mu.Lock()
-		defer c.conn.mu.Unlock()
-		return c.conn.persister.late
+		n = c.conn.q.bytes()
+		c.conn.mu.Unlock()
 	}
-	return c.local.late
+	c.up.mu.Lock()
+	defer c.up.mu.Unlock()
+	return n + c.up.q.bytes()
 }
 
 // inFront is how many bytes stand in front of the barrier of a checkpoint, or

@@ -114,8 +114,7 @@ func TestOutputTable(t *testing.T) {
 		s.flush()
 		require.Equal(t, []string{"abcd", "ef", "<barrier 3 (aligned)>"}, drainText(s))
 		require.Equal(t, "filled 7/6#0", c.holds[0].got)
-		_, switched := p.timeout(3)
-		require.Zero(t, switched, "output timer, the hold is not open: nothing")
+		require.Empty(t, p.timeout(3), "output timer, the hold is not open: nothing")
 		s.resume()
 		require.Equal(t, []string{"gh"}, drainText(s))
 	})
@@ -127,10 +126,10 @@ func TestOutputTable(t *testing.T) {
 		p.barrier(timeoutable, c)
 		s.write([]byte("gh"))
 		s.flush()
-		_, switched := p.timeout(2)
-		require.Zero(t, switched, "another id")
-		n, switched := p.timeout(3)
-		require.Equal(t, []int{2, 1}, []int{int(n), switched})
+		require.Empty(t, p.timeout(2), "another id")
+		late := p.timeout(3)
+		require.Len(t, late, 1)
+		late[0].fill()
 		require.Equal(t, "filled 7/4#0 ef", c.holds[0].got)
 		require.Equal(t, []string{"<barrier 3 (unaligned)>", "ef", "gh"}, drainText(s))
 	})
@@ -175,32 +174,45 @@ func TestOutputTable(t *testing.T) {
 // The rows of flink-format §8.7, the persister.
 func TestPersisterTable(t *testing.T) {
 	c := &fakeCapture{}
+	s := &snapshot{capture: c, missing: 9}
 	data := func(p *persister) int {
 		before := len(c.in)
-		p.data(inflight.InputChannel{}, view{heapSegment([]byte("x"), 0), 0, 1}, 5)
+		p.data(view{heapSegment([]byte("x"), 0), 0, 1})
 		return len(c.in) - before
 	}
-	p := newPersister()
+	start := func(p *persister, id inflight.CheckpointID) bool {
+		pending, err := p.start(id, s)
+		require.NoError(t, err)
+		return pending
+	}
+	subsumed := func(p *persister, id inflight.CheckpointID) {
+		_, err := p.start(id, s)
+		require.ErrorIs(t, err, inflight.ErrSubsumed)
+	}
+	p := newPersister(inflight.InputChannel{})
 	require.Zero(t, data(&p), "completed: nothing")
-	require.NoError(t, p.start(5, c))
+	require.True(t, start(&p, 5))
 	require.Equal(t, 1, data(&p), "pending: captured")
 	require.False(t, p.barrier(4), "a smaller barrier is ignored")
 	require.Equal(t, 1, data(&p))
 	require.True(t, p.barrier(5))
+	require.Equal(t, 8, s.missing, "the snapshot is told")
 	require.Zero(t, data(&p), "received: nothing")
-	require.NoError(t, p.start(5, c), "the barrier was faster")
+	require.False(t, start(&p, 5), "the barrier was faster")
 	require.Equal(t, persistReceived, p.state)
-	require.ErrorIs(t, p.start(4, c), inflight.ErrSubsumed)
+	subsumed(&p, 4)
 	p.stop(4)
 	require.Equal(t, persistReceived, p.state, "an older stop is ignored")
 	p.stop(5)
 	require.Equal(t, persistCompleted, p.state)
 	require.False(t, p.barrier(5), "completed: only a newer barrier counts")
-	require.NoError(t, p.start(6, c))
+	require.True(t, start(&p, 6))
 	require.True(t, p.barrier(7), "a newer barrier while pending")
-	require.ErrorIs(t, p.start(6, c), inflight.ErrSubsumed)
-	require.NoError(t, p.start(8, c), "received, and a newer start: pending")
+	require.Equal(t, 8, s.missing, "6 will never be whole")
+	subsumed(&p, 6)
+	require.True(t, start(&p, 8), "received, and a newer start: pending")
 	require.Equal(t, 1, data(&p))
+	require.Equal(t, uint64(3), s.late.Load())
 }
 
 // credit is a connection over the network of four-byte buffers.
@@ -208,7 +220,7 @@ func credit(t *testing.T, exclusive, floating int) (*partition, *subpartition, *
 	p, s, _ := line(t)
 	net := &network{owner: wakeFunc(func() {})}
 	in := &inputs{owner: wakeFunc(func() {})}
-	ch := &channel{in: in, up: s, local: newPersister()}
+	ch := &channel{in: in, up: s, local: newPersister(inflight.InputChannel{})}
 	ch.conn = newConn(&creditGate{exclusive: exclusive, floating: floating, bytes: 4}, net, s, ch)
 	return p, s, ch, net
 }
@@ -291,14 +303,16 @@ func TestNetworkCapture(t *testing.T) {
 	move(net)
 	require.Empty(t, out.out, "all had left")
 	in := &fakeCapture{}
-	_, err := ch.start(1, in)
+	first, second := &snapshot{capture: in, missing: 9}, &snapshot{capture: in, missing: 9}
+	_, err := ch.start(1, first)
 	require.NoError(t, err)
 	require.Equal(t, []string{"7/0#0 aaaa bbbb"}, in.in)
 
 	// Nothing has come of the next one yet: all that is here, and what arrives
 	// until its barrier does.
 	ch.stop(1)
-	_, err = ch.start(2, in)
+	require.Equal(t, 8, first.missing, "the barrier was here")
+	_, err = ch.start(2, second)
 	require.NoError(t, err)
 	s.write([]byte("dddd"))
 	move(net)
@@ -306,7 +320,8 @@ func TestNetworkCapture(t *testing.T) {
 	s.write([]byte("eeee"))
 	move(net)
 	require.Equal(t, []string{"7/0#0 aaaa bbbb cccc", "7/12#0 dddd"}, in.in[1:])
-	require.Equal(t, uint64(4), ch.late())
+	require.Equal(t, uint64(4), second.late.Load())
+	require.Equal(t, 8, second.missing)
 
 	// An aligned barrier that may time out is announced, and moved on demand.
 	p.barrier(barrier{id: 3, alignment: Aligned, timeout: time.Second}, out)

@@ -2,6 +2,8 @@ package dataflow
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -21,6 +23,8 @@ type Ack struct {
 	Async      time.Duration // → durable
 	EndToEnd   time.Duration // trigger → durable
 	Late       uint64        // bytes of input captured when they arrived
+	Buffered   uint64        // bytes that stood behind aligned barriers when the last one came
+	InFront    uint64        // bytes that stood at the outputs in front of the barriers when these were emitted
 }
 
 // checkpointing is the task's side of its checkpoints.
@@ -32,14 +36,46 @@ type checkpointing struct {
 	err     error     // an operator's, on its way to Step
 }
 
-// snapshot is one checkpoint of one task.
+// snapshot is one checkpoint of one task. It ends beside the task: who brings
+// the last barrier completes the input, and who makes the capture durable sends
+// the acknowledgement, so that neither waits for a record that is being worked on.
 type snapshot struct {
-	b        barrier
-	capture  Capture
-	ack      Ack
-	first    time.Duration // when the first barrier came
+	b       barrier
+	capture Capture
+	clock   func() time.Duration
+	first   time.Duration // when the first barrier came
+	late    atomic.Uint64 // bytes captured on arrival
+
+	mu       sync.Mutex
+	missing  int // channels whose barrier is still to come
+	received bool
 	synced   time.Duration
-	received bool // all barriers have come
+	ack      Ack
+}
+
+// barrierCame says that nothing more is captured of one channel.
+func (s *snapshot) barrierCame() {
+	s.mu.Lock()
+	s.missing--
+	last := s.missing == 0
+	s.mu.Unlock()
+	if last {
+		s.inputDone()
+	}
+}
+
+// inputDone completes the input part, once.
+func (s *snapshot) inputDone() {
+	s.mu.Lock()
+	was := s.received
+	if !was {
+		s.received = true
+		s.ack.Alignment = s.clock() - s.first
+	}
+	s.mu.Unlock()
+	if !was {
+		s.capture.FinishInput()
+	}
 }
 
 // trigger is the coordinator's call. At a source it is the snapshot; a task
@@ -73,17 +109,21 @@ func (t *task) initInputs(b barrier) error {
 	if err != nil {
 		return err
 	}
-	s := &snapshot{b: b, capture: c, first: t.exec.Now()}
+	s := &snapshot{b: b, capture: c, clock: t.exec.Now, first: t.bar.first(b.id)}
 	t.ckpt.at = s
 	if b.alignment != Unaligned {
-		s.received = true
-		c.FinishInput()
+		s.inputDone()
 		return nil
 	}
 	t.trace(PointFirstBarrier, b.id, "%d channels", len(t.in.channels))
+	if b.passage != nil && len(t.in.channels) > 0 && b.passage.seen.CompareAndSwap(false, true) {
+		t.trace(PointUnaligned, b.id, "the first unaligned barrier has come, after %v", t.exec.Now()-b.at)
+	}
 	var bytes uint64
+	s.missing = 1 + len(t.in.channels) // 1: until all have started
+	defer s.barrierCame()
 	for _, ch := range t.in.channels {
-		n, err := ch.start(b.id, c)
+		n, err := ch.start(b.id, s)
 		if err != nil {
 			return err
 		}
@@ -126,7 +166,7 @@ func (t *task) trigger(b barrier) error {
 			return err
 		}
 	}
-	t.sendBarrier(b, s.capture)
+	inFront := t.sendBarrier(b, s.capture)
 	if t.phase == final && k.finalID < 0 {
 		k.finalID = int64(b.id)
 	}
@@ -135,44 +175,63 @@ func (t *task) trigger(b barrier) error {
 		frozen[i] = ns.s.Freeze()
 	}
 	s.synced = t.exec.Now()
-	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned,
-		StartDelay: s.first - b.at, Sync: s.synced - start}
+	s.mu.Lock()
+	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned, Alignment: s.ack.Alignment,
+		StartDelay: s.first - b.at, Sync: s.synced - start, Buffered: t.buffered(b), InFront: inFront}
+	s.mu.Unlock()
+	s.capture.Cuts(s.ack.Cuts...)
 	t.exec.Go(func() { t.encode(s.capture, frozen) })
-	s.capture.Done(func(h inflight.Handle, err error) {
-		t.mail.put(func() error { t.durable(s, h, err); return nil }, false)
-	})
+	s.capture.Done(func(h inflight.Handle, err error) { t.durable(s, h, err) })
 	return nil
 }
 
+// buffered is what stands behind the aligned barriers that have all come.
+func (t *task) buffered(b barrier) (n uint64) {
+	if b.alignment == Unaligned {
+		return 0
+	}
+	for _, c := range t.in.channels {
+		n += c.queued()
+	}
+	return n
+}
+
 // sendBarrier broadcasts the barrier. One that may still time out gets a timer.
-func (t *task) sendBarrier(b barrier, c Capture) {
-	var bytes uint64
+// It returns how many bytes stand in front of it, or did when it overtook them.
+func (t *task) sendBarrier(b barrier, c Capture) (inFront uint64) {
 	for _, p := range t.out {
-		bytes += p.barrier(b, c)
+		inFront += p.barrier(b, c)
 	}
 	if b.alignment == Unaligned {
-		t.trace(PointHandOver, b.id, "%d bytes", bytes)
+		t.trace(PointHandOver, b.id, "%d bytes", inFront)
 	}
 	if b.timeoutable() && len(t.out) > 0 {
 		t.timer(max(b.at+b.timeout, t.exec.Now()), func() { t.outputTimeout(b.id) })
 	}
+	return inFront
 }
 
 // outputTimeout lets the barrier overtake what it still stands behind.
 func (t *task) outputTimeout(id inflight.CheckpointID) {
-	var bytes uint64
-	var switched int
+	var late []overtaken
 	for _, p := range t.out {
-		n, k := p.timeout(id)
-		bytes += n
-		switched += k
+		late = append(late, p.timeout(id)...)
 	}
-	if switched == 0 {
+	if len(late) == 0 {
 		return
 	}
-	t.trace(PointSwitchUpstream, id, "%d subpartitions, %d bytes", switched, bytes)
+	var bytes uint64
+	for _, o := range late {
+		bytes += size(o.vs)
+	}
+	t.trace(PointSwitchUpstream, id, "%d subpartitions, %d bytes", len(late), bytes)
 	if s := t.ckpt.at; s != nil && s.b.id == id {
+		s.mu.Lock()
 		s.ack.Unaligned = true
+		s.mu.Unlock()
+	}
+	for _, o := range late {
+		o.fill()
 	}
 }
 
@@ -186,34 +245,24 @@ func (t *task) encode(c Capture, frozen []Frozen) {
 
 // allReceived implements barrierHost.
 func (t *task) allReceived(id inflight.CheckpointID) {
-	s := t.ckpt.at
-	if s == nil || s.b.id != id {
-		return
-	}
-	s.ack.Alignment = t.exec.Now() - s.first
-	if !s.received {
-		s.received = true
-		s.capture.FinishInput()
+	if s := t.ckpt.at; s != nil && s.b.id == id {
+		s.inputDone()
 	}
 }
 
-// durable is called when the capture has ended.
+// durable is called when the capture has ended, on any goroutine.
 func (t *task) durable(s *snapshot, h inflight.Handle, err error) {
-	if t.ckpt.at == s {
-		t.ckpt.at = nil
-	}
 	if err != nil {
 		t.boss.declined(t.id, s.b.id, ReasonOf(err), err)
 		return
 	}
 	now := t.exec.Now()
-	s.ack.Handle = h
-	s.ack.Async = now - s.synced
-	s.ack.EndToEnd = now - s.b.at
-	for _, c := range t.in.channels {
-		s.ack.Late += c.late()
-	}
-	t.boss.acked(s.ack)
+	s.mu.Lock()
+	a := s.ack
+	s.mu.Unlock()
+	a.Handle, a.Late = h, s.late.Load()
+	a.Async, a.EndToEnd = now-s.synced, now-s.b.at
+	t.boss.acked(a)
 }
 
 // aborted implements barrierHost.
@@ -307,7 +356,7 @@ func (t *task) timer(at time.Duration, f func()) (stop func()) {
 
 // trace implements barrierHost.
 func (t *task) trace(p Point, id inflight.CheckpointID, format string, args ...any) {
-	if t.opts.Trace != nil {
+	if t.opts.wants(p) {
 		t.boss.traced(TraceEvent{At: t.exec.Now(), Point: p, Task: t.id, Checkpoint: id, Text: fmt.Sprintf(format, args...)})
 	}
 }

@@ -19,7 +19,8 @@ type coordinator struct {
 	mail  mailbox
 
 	pending  *pendingCheckpoint
-	requests []func(CheckpointResult) // savepoints that wait for their turn
+	requests []request // that wait for their turn
+	history  history
 	ended    map[inflight.Task]Finished
 	drained  map[inflight.Task]bool
 	replayed int           // tasks that have replayed their inputs
@@ -28,6 +29,12 @@ type coordinator struct {
 	realign  bool          // the last one went over the memory bound
 	waits    func()        // stops the timer of the next trigger
 	stopped  bool
+}
+
+// request is a Request, and who made it; done is nil for the rhythm's own.
+type request struct {
+	Request
+	done func(CheckpointResult)
 }
 
 // pendingCheckpoint is one that was triggered and is not decided.
@@ -40,13 +47,14 @@ type pendingCheckpoint struct {
 	finished   []Finished
 	stopTimer  func()
 	committing bool
-	savepoint  func(CheckpointResult) // of who asked for it
+	request    request
 }
 
 // CheckpointResult is how a checkpoint went.
 type CheckpointResult struct {
 	ID        inflight.CheckpointID
 	Savepoint bool
+	Decision  string // why it went as it did, if that was decided
 	Completed bool
 	Reason    Reason // if not
 	Cause     error
@@ -112,23 +120,31 @@ func (c *coordinator) schedule(d time.Duration) {
 
 func (c *coordinator) tick() {
 	if c.pending == nil && !c.stopped && len(c.ended) < len(c.a.tasks) {
-		c.begin(nil)
+		c.begin(request{})
 	}
 }
 
-// begin triggers a checkpoint, or the savepoint that somebody asked for.
-func (c *coordinator) begin(savepoint func(CheckpointResult)) {
+// begin triggers a checkpoint.
+func (c *coordinator) begin(r request) {
+	how := c.decide(r.Request)
+	if how.Choice == ChooseSkip {
+		c.skip(how)
+		return
+	}
 	slot, err := c.store.Begin()
 	if err != nil {
 		c.a.fail(err)
 		return
 	}
 	p := &pendingCheckpoint{
-		slot: slot, savepoint: savepoint, b: c.opts.barrier(slot.ID(), c.exec.Now(), savepoint != nil, c.realign),
+		slot: slot, request: r, b: c.opts.barrier(slot.ID(), c.exec.Now(), r.Savepoint, how.Choice),
 		waiting: map[inflight.Task]bool{}, asked: map[inflight.Task]bool{},
 	}
+	if c.realign {
+		c.trace(PointFallback, p.b.id, "aligned: %s", how.Reason)
+	}
 	c.realign = false
-	p.result = CheckpointResult{ID: p.b.id, Savepoint: p.b.savepoint}
+	p.result = CheckpointResult{ID: p.b.id, Savepoint: p.b.savepoint, Decision: how.Reason}
 	c.pending = p
 	for _, t := range c.a.tasks {
 		if f, over := c.ended[t.id]; over {
@@ -141,7 +157,7 @@ func (c *coordinator) begin(savepoint func(CheckpointResult)) {
 	p.stopTimer = c.exec.At(p.b.at+c.opts.Timeout, func() {
 		c.do(func() { c.timeout(p) })
 	})
-	if c.opts.Trace != nil {
+	if c.opts.wants(PointSlow) {
 		c.exec.At(p.b.at+slowBarrier, func() { c.do(func() { c.complain(p) }) })
 	}
 	c.ask(p)
@@ -243,8 +259,9 @@ func (c *coordinator) report(p *pendingCheckpoint) {
 	if c.opts.OnCheckpoint != nil {
 		c.opts.OnCheckpoint(p.result)
 	}
-	if p.savepoint != nil {
-		p.savepoint(p.result)
+	c.history.enter(p)
+	if p.request.done != nil {
+		p.request.done(p.result)
 	}
 }
 
@@ -255,11 +272,11 @@ func (c *coordinator) next(p *pendingCheckpoint) {
 	case len(c.ended) == len(c.a.tasks):
 		c.a.finish()
 	case len(c.requests) > 0:
-		done := c.requests[0]
+		r := c.requests[0]
 		c.requests = c.requests[1:]
-		c.begin(done)
+		c.begin(r)
 	case c.realign:
-		c.begin(nil)
+		c.begin(request{})
 	case c.allDrained():
 		c.schedule(min(max(c.opts.Interval, time.Millisecond), finalPause))
 	case c.opts.Interval > 0:
@@ -311,15 +328,19 @@ func (c *coordinator) over(p *pendingCheckpoint, r Reason, cause error) {
 	c.next(p)
 }
 
-// savepoint triggers a savepoint as soon as nothing else is pending.
-func (c *coordinator) savepoint(done func(CheckpointResult)) {
+// trigger begins what r asks for as soon as nothing else is pending.
+func (c *coordinator) trigger(r request) {
+	err := r.check(c.opts)
+	if c.store == nil {
+		err = fmt.Errorf("the job has no store: %w", inflight.ErrConfig)
+	}
 	switch {
-	case c.store == nil:
-		done(CheckpointResult{Savepoint: true, Reason: ReasonNotReady, Cause: fmt.Errorf("the job has no store: %w", inflight.ErrConfig)})
+	case err != nil:
+		r.done(CheckpointResult{Savepoint: r.Savepoint, Reason: ReasonNotReady, Cause: err})
 	case c.pending == nil:
-		c.begin(done)
+		c.begin(r)
 	default:
-		c.requests = append(c.requests, done)
+		c.requests = append(c.requests, r)
 	}
 }
 
@@ -371,13 +392,13 @@ func (c *coordinator) stop(r Reason) {
 	if p := c.pending; p != nil && !p.committing {
 		c.over(p, r, inflight.ErrAborted)
 	}
-	for _, done := range c.requests {
-		done(CheckpointResult{Savepoint: true, Reason: ReasonTaskStopped, Cause: inflight.ErrClosed})
+	for _, r := range c.requests {
+		r.done(CheckpointResult{Savepoint: r.Savepoint, Reason: ReasonTaskStopped, Cause: inflight.ErrClosed})
 	}
 }
 
 func (c *coordinator) trace(p Point, id inflight.CheckpointID, format string, args ...any) {
-	if c.opts.Trace != nil {
-		c.opts.Trace(TraceEvent{At: c.exec.Now(), Point: p, Checkpoint: id, Text: fmt.Sprintf(format, args...)})
+	if c.opts.wants(p) {
+		c.opts.say(TraceEvent{At: c.exec.Now(), Point: p, Checkpoint: id, Text: fmt.Sprintf(format, args...)})
 	}
 }

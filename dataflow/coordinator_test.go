@@ -14,26 +14,30 @@ import (
 
 func TestBarrierOptions(t *testing.T) {
 	for _, tc := range []struct {
-		o                 Options
-		savepoint, realig bool
-		want              string
+		o         Options
+		savepoint bool
+		choice    Choice
+		want      string
 	}{
-		{Options{AtLeastOnce: true}, false, false, "at-least-once never"},
-		{Options{}, false, false, "aligned never"},
-		{Options{Unaligned: true}, false, false, "unaligned never"},
-		{Options{Unaligned: true, AlignedTimeout: time.Second}, false, false, "aligned 1s"},
-		{Options{Unaligned: true}, true, false, "aligned never"},
-		{Options{Unaligned: true, AlignedTimeout: time.Second}, true, false, "aligned never"},
-		{Options{Unaligned: true}, false, true, "aligned never"},
+		{Options{AtLeastOnce: true}, false, ChooseConfigured, "at-least-once never"},
+		{Options{}, false, ChooseConfigured, "aligned never"},
+		{Options{}, false, ChooseUnaligned, "aligned never"},
+		{Options{Unaligned: true}, false, ChooseConfigured, "unaligned never"},
+		{Options{Unaligned: true, AlignedTimeout: time.Second}, false, ChooseConfigured, "aligned 1s"},
+		{Options{Unaligned: true, AlignedTimeout: time.Second}, false, ChooseUnaligned, "unaligned never"},
+		{Options{Unaligned: true}, true, ChooseConfigured, "aligned never"},
+		{Options{Unaligned: true}, true, ChooseUnaligned, "aligned never"},
+		{Options{Unaligned: true, AlignedTimeout: time.Second}, true, ChooseAligned, "aligned never"},
+		{Options{Unaligned: true}, false, ChooseAligned, "aligned never"},
 	} {
-		b := tc.o.barrier(7, time.Minute, tc.savepoint, tc.realig)
+		b := tc.o.barrier(7, time.Minute, tc.savepoint, tc.choice)
 		timeout := b.timeout.String()
 		if b.timeout == never {
 			timeout = "never"
 		}
 		require.Equal(t, tc.want, b.alignment.String()+" "+timeout)
 		require.Equal(t, tc.savepoint, b.savepoint)
-		require.Equal(t, tc.o.Unaligned && !tc.savepoint && !tc.realig, b.needsChannelState())
+		require.Equal(t, tc.o.Unaligned && !tc.savepoint && tc.choice != ChooseAligned, b.needsChannelState())
 	}
 }
 

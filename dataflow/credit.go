@@ -45,12 +45,11 @@ type conn struct {
 	prio, q   ring
 	seq       uint32 // of the next entry
 	barrier   uint32 // of the newest barrier
-	arrived   uint64 // bytes since the job began
 	persister persister
 }
 
 func newConn(g *creditGate, n *network, up *subpartition, ch *channel) *conn {
-	c := &conn{gate: g, net: n, up: up, ch: ch, credit: g.exclusive, persister: newPersister()}
+	c := &conn{gate: g, net: n, up: up, ch: ch, credit: g.exclusive, persister: newPersister(ch.address)}
 	up.notify = func(prio bool) { n.enqueue(c, prio) }
 	return c
 }
@@ -190,8 +189,7 @@ func (c *conn) arrive(e entry) {
 	prio := false
 	switch {
 	case e.isData():
-		c.persister.data(c.ch.address, e.view, c.arrived)
-		c.arrived += uint64(e.len())
+		c.persister.data(e.view)
 		c.q.push(e)
 	case e.ev.kind == evBarrier:
 		if c.persister.barrier(e.ev.b.id) {
@@ -226,18 +224,23 @@ func (c *conn) poll(prioOnly bool) (e entry, ok, more bool) {
 
 // start captures what is queued in front of the barrier: everything, if that
 // has not come yet.
-func (c *conn) start(id inflight.CheckpointID, capture Capture) (uint64, error) {
+func (c *conn) start(id inflight.CheckpointID, s *snapshot) (captured uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	came := c.persister.state == persistReceived && c.persister.last == int64(id)
-	if err := c.persister.start(id, capture); err != nil {
+	pending, err := c.persister.start(id, s)
+	if err != nil {
 		return 0, err
 	}
 	n := 0
 	for n < c.q.n && (!came || int32(c.q.at(n).seq-c.barrier) < 0) {
 		n++
 	}
-	return c.ch.capture(capture, c.q.views(n)), nil
+	captured = c.ch.capture(s.capture, c.q.views(n))
+	if !pending {
+		s.barrierCame()
+	}
+	return captured, nil
 }
 
 func (c *conn) stop(id inflight.CheckpointID) {

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -18,6 +19,9 @@ type Deployment struct {
 	opts  *Options
 	store Store
 	edges []EdgeInfo
+	// capacity is, for each edge, how many bytes its queues can hold.
+	capacity []int64
+	latency  latency
 
 	tasks     []*task
 	net       *network // nil: all channels are local
@@ -41,7 +45,7 @@ func Deploy(exec Executor, g *Graph, o Options, store Store, onEnd func(error)) 
 		return nil, g.err
 	}
 	opts := o.withDefaults(g)
-	if err := opts.check(); err != nil {
+	if err := opts.check(g); err != nil {
 		return nil, err
 	}
 	d := &Deployment{exec: exec, graph: g, opts: opts, store: store, edges: g.Edges(*opts), onEnd: onEnd}
@@ -93,7 +97,9 @@ func (d *Deployment) build() error {
 	}
 	buffers := 0
 	for _, e := range d.edges {
-		buffers += d.connect(e, byName[e.From], byName[e.To])
+		n := d.connect(e, byName[e.From], byName[e.To])
+		d.capacity = append(d.capacity, int64(n*d.opts.BufferSize))
+		buffers += n
 	}
 	if need := buffers * d.opts.BufferSize; need > d.opts.Memory {
 		return &inflight.Error{Op: "configure", Object: "network.memory", Mend: fmt.Sprintf("set it to %d at least", need),
@@ -178,10 +184,12 @@ func (d *Deployment) connect(e EdgeInfo, ups, downs []*task) (buffers int) {
 // attach makes the channel that reads a subpartition.
 func (d *Deployment) attach(s *subpartition, up, down *task, gate int, credit *creditGate) (buffers int) {
 	c := &channel{address: inflight.InputChannel{Gate: gate, Channel: up.id.Subtask}, index: len(down.in.channels),
-		in: &down.in, up: s, local: newPersister(), watermark: noWatermark}
+		in: &down.in, up: s, watermark: noWatermark}
+	c.local = newPersister(c.address)
 	down.in.channels = append(down.in.channels, c)
 	down.upstream = append(down.upstream, up.id)
 	if d.net == nil {
+		s.reader = &c.local
 		s.notify = func(prio bool) { c.in.enqueue(c, prio) }
 		return 0
 	}
@@ -223,7 +231,21 @@ func (d *Deployment) Stop(cause error) { d.fail(cause) }
 // Savepoint triggers a savepoint, which is always aligned; done is called with
 // how it went, on the coordinator.
 func (d *Deployment) Savepoint(done func(CheckpointResult)) {
-	d.coord.do(func() { d.coord.savepoint(done) })
+	d.Trigger(Request{Savepoint: true}, done)
+}
+
+// Trigger takes a checkpoint out of turn; done is called with how it went, on
+// the coordinator.
+func (d *Deployment) Trigger(r Request, done func(CheckpointResult)) {
+	d.mu.Lock()
+	over := d.over
+	if !over { // so it is put before the mail that stops the coordinator
+		d.coord.do(func() { d.coord.trigger(request{r, done}) })
+	}
+	d.mu.Unlock()
+	if over {
+		done(CheckpointResult{Savepoint: r.Savepoint, Reason: ReasonTaskStopped, Cause: inflight.ErrClosed})
+	}
 }
 
 // Records is how many records each task has processed or, at a source, emitted.
@@ -307,4 +329,6 @@ func (d *Deployment) failed(task inflight.Task, err error) {
 	d.fail(fmt.Errorf("%s: %w", task, err))
 }
 
-func (d *Deployment) traced(e TraceEvent) { d.opts.Trace(e) }
+func (d *Deployment) marked(took time.Duration) { d.latency.observe(took) }
+
+func (d *Deployment) traced(e TraceEvent) { d.opts.say(e) }

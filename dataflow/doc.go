@@ -15,6 +15,7 @@
 //	persister.go             what an input channel captures
 //	task.go, checkpoint.go   the step of a task; the snapshot of a task
 //	coordinator.go           when a checkpoint is triggered, complete, or given up
+//	decide.go, stats.go      what a coordinator may decide upon, and what is counted
 //	operator.go, state.go    what users write
 //	graph.go, plan.go        jobs, and which edges may hold channel state
 //	deployment.go, job.go    one deployment of a job; restarts

@@ -3,6 +3,7 @@ package dataflow
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -34,6 +35,36 @@ type barrier struct {
 	alignment Alignment
 	timeout   time.Duration // after which an aligned barrier overtakes; never
 	savepoint bool
+	passage   *passage // shared by all barriers of a checkpoint; nil in tests
+}
+
+// passage follows the data that the barriers of one checkpoint overtake, until
+// all of it is consumed: about so long an aligned one would have taken.
+type passage struct {
+	ahead atomic.Int64 // marks behind overtaken data that are still queued
+	last  atomic.Int64 // trigger → the last mark was taken
+	seen  atomic.Bool  // a task has taken an unaligned barrier
+}
+
+// mark returns what is put behind the data that b overtakes.
+func (b barrier) mark() *event {
+	b.passage.ahead.Add(1)
+	return &event{kind: evOvertaken, b: b}
+}
+
+// pass takes a mark.
+func (p *passage) pass(after time.Duration) {
+	for was := p.last.Load(); int64(after) > was && !p.last.CompareAndSwap(was, int64(after)); was = p.last.Load() {
+	}
+	p.ahead.Add(-1)
+}
+
+// took is how long the overtaken data has taken, so far at least.
+func (p *passage) took(sinceTrigger time.Duration) time.Duration {
+	if p.ahead.Load() > 0 {
+		return sinceTrigger
+	}
+	return time.Duration(p.last.Load())
 }
 
 // timeoutable reports whether b is aligned for now.
@@ -85,6 +116,7 @@ const (
 	evBarrier   eventKind = iota
 	evAnnounce            // made by a credit channel: a barrier that may time out has arrived behind data
 	evCancel              // the checkpoint is given up upstream
+	evOvertaken           // up to here a barrier has overtaken the data
 	evRecovered           // what was captured has been replayed; live data follows
 	evEndOfData           // the last record has been sent; the task may still take part in checkpoints
 	evEnd                 // nothing follows (Flink: EndOfPartition)
@@ -108,5 +140,5 @@ func (e *event) String() string {
 	case evCancel:
 		return fmt.Sprintf("cancel marker %d", e.b.id)
 	}
-	return [...]string{evRecovered: "end of recovery", evEndOfData: "end of data", evEnd: "end of partition"}[e.kind]
+	return [...]string{evOvertaken: "end of overtaken data", evRecovered: "end of recovery", evEndOfData: "end of data", evEnd: "end of partition"}[e.kind]
 }

@@ -40,7 +40,7 @@ func (j *Job) Run(ctx context.Context) error {
 	for attempt := 0; ; attempt++ {
 		err := j.incarnation(ctx)
 		switch {
-		case err == nil, ctx.Err() != nil, errors.Is(err, inflight.ErrFenced), errors.Is(err, inflight.ErrConfig), errors.Is(err, inflight.ErrMismatch):
+		case err == nil, ctx.Err() != nil, errors.Is(err, inflight.ErrFenced), errors.Is(err, inflight.ErrConfig), errors.Is(err, inflight.ErrMismatch), errors.Is(err, inflight.ErrRetired):
 			return err
 		case j.opts.Restarts >= 0 && attempt >= j.opts.Restarts:
 			return fmt.Errorf("given up after %d restarts: %w", attempt, err)
@@ -82,52 +82,33 @@ func (j *Job) incarnation(ctx context.Context) error {
 
 // Savepoint takes a savepoint, which is always aligned, and waits for it.
 func (j *Job) Savepoint(ctx context.Context) (CheckpointResult, error) {
+	return j.Trigger(ctx, Request{Savepoint: true})
+}
+
+// Trigger takes a checkpoint out of turn, and waits for it.
+func (j *Job) Trigger(ctx context.Context, r Request) (CheckpointResult, error) {
+	if err := r.check(&j.opts); err != nil {
+		return CheckpointResult{}, err
+	}
 	d := j.deployment()
 	if d == nil {
-		return CheckpointResult{}, &inflight.Error{Op: "savepoint", Err: inflight.ErrClosed}
+		return CheckpointResult{}, &inflight.Error{Op: r.kind(), Err: inflight.ErrClosed}
 	}
 	done := make(chan CheckpointResult, 1)
-	d.Savepoint(func(r CheckpointResult) { done <- r })
+	d.Trigger(r, func(r CheckpointResult) { done <- r })
 	select {
-	case r := <-done:
-		if !r.Completed {
-			return r, &inflight.Error{Op: "savepoint", Object: fmt.Sprintf("checkpoint %d", r.ID), Err: fmt.Errorf("%s: %w", r.Reason, r.Cause)}
+	case got := <-done:
+		if !got.Completed {
+			return got, &inflight.Error{Op: r.kind(), Object: fmt.Sprintf("checkpoint %d", got.ID), Err: fmt.Errorf("%s: %w", got.Reason, got.Cause)}
 		}
-		return r, nil
+		return got, nil
 	case <-ctx.Done():
 		return CheckpointResult{}, ctx.Err()
 	}
-}
-
-// Stats is how a job gets on.
-type Stats struct {
-	Records map[inflight.Task]uint64 // processed, or emitted by a source
-	Fill    float64                  // of the output buffers, 0 to 1
-}
-
-// Stats returns the statistics of the incarnation at work.
-func (j *Job) Stats() Stats {
-	d := j.deployment()
-	if d == nil {
-		return Stats{}
-	}
-	return Stats{d.Records(), d.Fill()}
 }
 
 func (j *Job) deployment() *Deployment {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.at
-}
-
-// Fill is which share of the output buffers is in use.
-func (d *Deployment) Fill() float64 {
-	used, size := 0, 0
-	for _, t := range d.tasks {
-		for _, p := range t.out {
-			used += min(p.pool.out(), p.pool.size)
-			size += p.pool.size
-		}
-	}
-	return float64(used) / float64(max(size, 1))
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -34,11 +35,20 @@ type Options struct {
 	Restarts         int  // after failures; -1: any number
 	RestartDelay     time.Duration
 	Seed             uint64 // of Shuffle and Context.Rand
-	Trace            func(TraceEvent)
-	OnCheckpoint     func(CheckpointResult)
-	OnRestart        func(attempt int, cause error)
-	parallelism      map[string]int // by vertex
-	maxParallelism   int
+	// LatencyInterval is how often each source marks a record, to see how long
+	// it takes to a sink; 0: never.
+	LatencyInterval time.Duration
+	// Decide is asked by the coordinator before each unaligned checkpoint of the
+	// rhythm; nil: it goes as the options say. It may look, not wait.
+	Decide func(QueueState) Decision
+	// Trace is told of everything, Log of what an operator should know: barriers
+	// that wait, the first unaligned one, a switch, a fallback. Both are called
+	// from any goroutine, and are short.
+	Trace, Log     func(TraceEvent)
+	OnCheckpoint   func(CheckpointResult)
+	OnRestart      func(attempt int, cause error)
+	parallelism    map[string]int // by vertex
+	maxParallelism int
 }
 
 // withDefaults fills in what is zero.
@@ -59,7 +69,7 @@ func (o Options) withDefaults(g *Graph) *Options {
 }
 
 // check refuses what cannot work.
-func (o *Options) check() error {
+func (o *Options) check(g *Graph) error {
 	bad := func(object, format string, args ...any) error {
 		return &inflight.Error{Op: "configure", Object: object, Err: fmt.Errorf(format+": %w", append(args, inflight.ErrConfig)...)}
 	}
@@ -73,17 +83,27 @@ func (o *Options) check() error {
 	case o.Credit && o.ExclusiveBuffers+o.FloatingBuffers < 1:
 		return bad("network.exclusive-buffers", "a gate without buffers receives nothing")
 	}
+	for _, name := range o.AlignedSources {
+		if v := g.vertex(name); v == nil || v.newSource == nil {
+			return bad("unaligned.source."+name, "there is no such source")
+		}
+	}
+	for _, name := range o.AlignedEdges {
+		if !slices.ContainsFunc(g.Edges(Options{}), func(e EdgeInfo) bool { return e.From+"-"+e.To == name }) {
+			return bad("unaligned.edge."+name, "there is no such edge")
+		}
+	}
 	return nil
 }
 
 // barrier makes the barrier of a checkpoint that is triggered now.
-func (o *Options) barrier(id inflight.CheckpointID, now time.Duration, savepoint, realign bool) barrier {
-	b := barrier{id: id, at: now, alignment: Aligned, timeout: never, savepoint: savepoint}
+func (o *Options) barrier(id inflight.CheckpointID, now time.Duration, savepoint bool, c Choice) barrier {
+	b := barrier{id: id, at: now, alignment: Aligned, timeout: never, savepoint: savepoint, passage: &passage{}}
 	switch {
 	case o.AtLeastOnce:
 		b.alignment = AtLeastOnce
-	case savepoint || !o.Unaligned || realign:
-	case o.AlignedTimeout == 0:
+	case savepoint || !o.Unaligned || c == ChooseAligned:
+	case o.AlignedTimeout == 0 || c == ChooseUnaligned:
 		b.alignment = Unaligned
 	case o.AlignedTimeout < math.MaxInt64:
 		b.timeout = o.AlignedTimeout

@@ -81,8 +81,9 @@ func (p *partition) event(ev *event) {
 
 // barrier sends b: unaligned in front of the data, which is captured; else
 // behind it. First into all subpartitions, then the capture: the barrier is
-// what the others wait for.
-func (p *partition) barrier(b barrier, c Capture) (captured uint64) {
+// what the others wait for. It returns how much data stands in front of b, or
+// would without overtaking.
+func (p *partition) barrier(b barrier, c Capture) (inFront uint64) {
 	if !p.unaligned {
 		b = b.forced()
 	}
@@ -94,30 +95,32 @@ func (p *partition) barrier(b barrier, c Capture) (captured uint64) {
 			vs[i], offsets[i] = s.overtake(b)
 		}
 		for i := range p.subs {
-			captured += size(vs[i])
+			inFront += size(vs[i])
 			captureRuns(vs[i], offsets[i], func(pos inflight.Pos, bufs ...inflight.Buffer) {
 				c.Output(p.address(i), pos, bufs...)
 			})
 		}
 	case b.timeoutable():
 		for i, s := range p.subs {
-			s.hold(b, c.HoldOutput(p.address(i)))
+			inFront += s.hold(b, c.HoldOutput(p.address(i)))
 		}
 	default:
-		p.event(&event{kind: evBarrier, b: b})
-	}
-	return captured
-}
-
-// timeout lets the barrier of a checkpoint overtake where it is still queued.
-func (p *partition) timeout(id inflight.CheckpointID) (captured uint64, switched int) {
-	for _, s := range p.subs {
-		if vs, ok := s.timeout(id); ok {
-			captured += size(vs)
-			switched++
+		for _, s := range p.subs {
+			inFront += s.event(&event{kind: evBarrier, b: b})
 		}
 	}
-	return captured, switched
+	return inFront
+}
+
+// timeout lets the barrier of a checkpoint overtake where it is still queued,
+// and returns the holds that are to be filled.
+func (p *partition) timeout(id inflight.CheckpointID) (late []overtaken) {
+	for _, s := range p.subs {
+		if o, ok := s.timeout(id); ok {
+			late = append(late, o)
+		}
+	}
+	return late
 }
 
 func (p *partition) abort(id inflight.CheckpointID, cause error) {

@@ -10,13 +10,16 @@ import (
 // ChannelStatePersister). Between the start of an unaligned checkpoint and the
 // channel's own barrier, data that arrives belongs to the checkpoint.
 //
-// A credit channel's persister is used under the channel's lock, by the task
-// and by the network; a local channel's by the task alone.
+// It is used under the lock of the queue that it watches: that of the receiver
+// over the network, else that of the sender. There a barrier with priority
+// counts as soon as it is inserted, since no data can come before it any more:
+// the capture does not wait for a task that is busy with a record.
 type persister struct {
+	channel inflight.InputChannel
+	arrived uint64 // bytes since the job began
 	state   persistState
 	last    int64 // id of the last barrier or start; -1: none
-	capture Capture
-	late    uint64 // bytes captured on arrival since the last start
+	snap    *snapshot
 }
 
 type persistState uint8
@@ -27,30 +30,42 @@ const (
 	persistReceived               // the barrier has come
 )
 
-func newPersister() persister { return persister{last: -1} }
+func newPersister(ch inflight.InputChannel) persister { return persister{channel: ch, last: -1} }
 
-// start begins checkpoint id. After an error nothing is captured: a newer
+// start begins a checkpoint. It reports whether the barrier is still to come:
+// then s is told when it has. After an error nothing is captured: a newer
 // barrier is here already.
-func (p *persister) start(id inflight.CheckpointID, c Capture) error {
+func (p *persister) start(id inflight.CheckpointID, s *snapshot) (pending bool, err error) {
 	if p.state == persistReceived && p.last > int64(id) {
-		return &inflight.Error{Op: "capture", Object: fmt.Sprintf("checkpoint %d", id),
+		return false, &inflight.Error{Op: "capture", Object: fmt.Sprintf("checkpoint %d", id),
 			Err: fmt.Errorf("the barrier of %d is here already: %w", p.last, inflight.ErrSubsumed)}
 	}
 	if p.last < int64(id) {
-		p.state, p.last, p.capture, p.late = persistPending, int64(id), c, 0
+		p.state, p.last, p.snap = persistPending, int64(id), s
+		return true, nil
 	}
-	return nil
+	return false, nil
 }
 
 // data hands a buffer that arrives to the capture, if it belongs there.
-func (p *persister) data(ch inflight.InputChannel, v view, offset uint64) {
-	if p.state != persistPending {
-		return
+func (p *persister) data(v view) {
+	if p.state == persistPending {
+		p.snap.late.Add(uint64(v.len()))
+		captureRuns([]view{v.retain()}, p.arrived, func(pos inflight.Pos, bufs ...inflight.Buffer) {
+			p.snap.capture.Input(p.channel, pos, bufs...)
+		})
 	}
-	p.late += uint64(v.len())
-	captureRuns([]view{v.retain()}, offset, func(pos inflight.Pos, bufs ...inflight.Buffer) {
-		p.capture.Input(ch, pos, bufs...)
-	})
+	p.arrived += uint64(v.len())
+}
+
+// saw books an entry that is taken out of the queue.
+func (p *persister) saw(e entry) {
+	switch {
+	case e.isData():
+		p.data(e.view)
+	case e.ev.kind == evBarrier:
+		p.barrier(e.ev.b.id)
+	}
 }
 
 // barrier notes that the barrier of id has come. It reports whether it counts.
@@ -62,13 +77,16 @@ func (p *persister) barrier(id inflight.CheckpointID) bool {
 	if int64(id) < least {
 		return false
 	}
-	p.state, p.last, p.capture = persistReceived, int64(id), nil
+	if p.state == persistPending && p.last == int64(id) {
+		p.snap.barrierCame()
+	}
+	p.state, p.last, p.snap = persistReceived, int64(id), nil
 	return true
 }
 
 // stop ends checkpoint id.
 func (p *persister) stop(id inflight.CheckpointID) {
 	if int64(id) >= p.last {
-		p.state, p.last, p.capture = persistCompleted, int64(id), nil
+		p.state, p.last, p.snap = persistCompleted, int64(id), nil
 	}
 }

@@ -54,6 +54,12 @@ func (p *planter) connection(c *memCapture, a inflight.Address) (connection, *su
 	panic(fmt.Sprint("no connection ", c.w.task, a))
 }
 
+// inputs is how many channels a task has.
+func (p *planter) inputs(t inflight.Task) int {
+	i := slices.IndexFunc(p.d.tasks, func(o *task) bool { return o.id == t })
+	return len(p.d.tasks[i].in.channels)
+}
+
 var faults = map[string]func(p *planter, c *memCapture, d *capturedData, first bool) bool{
 	"overtaken buffer dropped": func(_ *planter, _ *memCapture, d *capturedData, _ bool) bool {
 		return d.addr.Side == inflight.Output && dropBuf(d, 0)
@@ -81,9 +87,9 @@ var faults = map[string]func(p *planter, c *memCapture, d *capturedData, first b
 		if d.addr.Side != inflight.Output {
 			return false
 		}
-		_, s := p.connection(c, d.addr)
-		if s.prio.n == 0 {
-			return false
+		conn, s := p.connection(c, d.addr)
+		if s.prio.n == 0 || s.reader != nil && p.inputs(conn.to) > 1 {
+			return false // of several barriers, another one may begin the snapshot: then no harm is done
 		}
 		s.q.push(s.prio.pop())
 		s.notify(false)

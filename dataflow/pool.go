@@ -25,7 +25,8 @@ type pool struct {
 	taken   int
 	held    []int // by subpartition
 	atLimit int   // subpartitions that hold perSub or more
-	beyond  int   // requests beyond the overdraft, for the statistics
+	// Requests that overdrew, and that went beyond that: for the statistics.
+	overdrafts, beyond int
 }
 
 func newPool(subs, size, perSub, overdraft, bytes int, epoch inflight.Epoch) *pool {
@@ -37,8 +38,11 @@ func newPool(subs, size, perSub, overdraft, bytes int, epoch inflight.Epoch) *po
 func (p *pool) request(sub int) *segment {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.taken >= p.size+p.overdraft {
+	switch {
+	case p.taken >= p.size+p.overdraft:
 		p.beyond++
+	case p.taken >= p.size:
+		p.overdrafts++
 	}
 	p.taken++
 	p.held[sub]++

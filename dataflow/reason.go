@@ -23,6 +23,7 @@ const (
 	ReasonCommit      Reason = "commit-failed"   // the log did not take it
 	ReasonFenced      Reason = "fenced"          // another coordinator has taken over
 	ReasonTaskFailed  Reason = "task-failed"     // a task ended with an error
+	ReasonSkipped     Reason = "skipped"         // not triggered: Options.Decide said so
 	ReasonTaskStopped Reason = "job-stopped"     // the job ended first
 )
 
@@ -30,7 +31,7 @@ const (
 // than that something failed: it does not count as a failure.
 func (r Reason) Declined() bool {
 	switch r {
-	case ReasonSubsumed, ReasonUpstream, ReasonAborted, ReasonNotReady, ReasonOverBudget, ReasonTaskStopped:
+	case ReasonSubsumed, ReasonUpstream, ReasonAborted, ReasonNotReady, ReasonOverBudget, ReasonTaskStopped, ReasonSkipped:
 		return true
 	}
 	return false

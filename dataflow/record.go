@@ -13,7 +13,7 @@ import (
 //
 //	length  uint32, big-endian, of what follows
 //	tag     1 byte
-//	time    int64, tags 0 and 2 only
+//	time    int64, tags 0, 2 and 3 only
 //	body    the rest, tag 1 and 0 only
 //
 // Buffers cut the stream at any byte, also inside a length.
@@ -21,6 +21,7 @@ const (
 	tagTimed     = 0 // a record with a timestamp
 	tagPlain     = 1 // a record without one
 	tagWatermark = 2
+	tagMarker    = 3 // marks the time at a source, in nanoseconds since the Unix epoch
 	tagStatus    = 4 // an int32: 0 active, -1 idle
 
 	lengthBytes = 4
@@ -40,17 +41,19 @@ type Record struct {
 
 // elementSize is how many bytes an element with n bytes of body takes.
 func elementSize(tag byte, n int) int {
-	if tag == tagTimed || tag == tagWatermark {
+	if hasTime(tag) {
 		n += timeBytes
 	}
 	return lengthBytes + 1 + n
 }
 
+func hasTime(tag byte) bool { return tag == tagTimed || tag == tagWatermark || tag == tagMarker }
+
 // putHead writes the head of an element of size bytes, and returns its length.
 func putHead(b []byte, tag byte, time int64, size int) int {
 	binary.BigEndian.PutUint32(b, uint32(size-lengthBytes))
 	b[lengthBytes] = tag
-	if tag == tagTimed || tag == tagWatermark {
+	if hasTime(tag) {
 		binary.BigEndian.PutUint64(b[lengthBytes+1:], uint64(time))
 		return lengthBytes + 1 + timeBytes
 	}
@@ -73,7 +76,7 @@ func parseElement(p []byte) (e element, err error) {
 	switch {
 	case e.tag == tagPlain:
 		e.record.Body = p
-	case e.tag == tagTimed && len(p) >= timeBytes, e.tag == tagWatermark && len(p) == timeBytes:
+	case e.tag == tagTimed && len(p) >= timeBytes, (e.tag == tagWatermark || e.tag == tagMarker) && len(p) == timeBytes:
 		e.record = Record{Time: int64(binary.BigEndian.Uint64(p)), Body: p[timeBytes:], Timed: true}
 	case e.tag == tagStatus && len(p) == 4:
 		e.status = int32(binary.BigEndian.Uint32(p))

@@ -105,8 +105,9 @@ func (c *channel) joins() error {
 	if end != begin {
 		return fmt.Errorf("the input part ends at byte %d, the output part begins at %d: %w", end, begin, inflight.ErrCorrupt)
 	}
+	c.local.arrived = end
 	if c.conn != nil {
-		c.conn.arrived = end
+		c.conn.persister.arrived = end
 	}
 	return nil
 }

@@ -78,6 +78,7 @@ type FileSink struct {
 
 	name string
 	file SinkFile
+	lost bool // disconnected: the file is closed, and to be opened again
 	w    *bufio.Writer
 	made int
 	// txs are the transactions that are finished and not known to be committed.
@@ -139,6 +140,14 @@ func (s *FileSink) Process(c *Context, r Record) error {
 		}
 		s.w = bufio.NewWriter(s.file)
 	}
+	if s.lost {
+		var err error
+		if s.file, err = s.Files.(appender).Append(s.name); err != nil {
+			return err
+		}
+		s.lost = false
+		s.w.Reset(s.file)
+	}
 	if s.Sleep > 0 {
 		c.Busy(s.Sleep)
 	}
@@ -146,16 +155,34 @@ func (s *FileSink) Process(c *Context, r Record) error {
 	return errors.Join(err, s.w.WriteByte('\n'))
 }
 
+// appender is SinkFiles that can go on with a file.
+type appender interface {
+	Append(name string) (SinkFile, error)
+}
+
+// Disconnect implements Disconnecter: it closes the file, and opens it again
+// for the next record.
+func (s *FileSink) Disconnect() error {
+	if _, ok := s.Files.(appender); !ok || s.file == nil || s.lost {
+		return nil
+	}
+	s.lost = true
+	return errors.Join(s.w.Flush(), s.file.Finish())
+}
+
 // Prepare implements Operator.
 func (s *FileSink) Prepare(c *Context, id inflight.CheckpointID) error {
 	if s.file == nil {
 		return nil
 	}
-	file := s.file
-	s.file = nil
-	if err := errors.Join(s.w.Flush(), file.Finish()); err != nil {
-		return err
+	file, lost := s.file, s.lost
+	s.file, s.lost = nil, false
+	if !lost {
+		if err := errors.Join(s.w.Flush(), file.Finish()); err != nil {
+			return err
+		}
 	}
+	s.log().Info("pre-committed", "task", c.Task.String(), "file", s.name, "checkpoint", id)
 	s.txs.V = append(s.txs.V, transaction{id, s.name, fmt.Sprintf("part-%010d-%04d.tsv", id, c.Task.Subtask)})
 	return nil
 }
@@ -205,8 +232,21 @@ func (s *PlainSink) Open(c *Context) (err error) {
 	return nil
 }
 
+// Disconnect implements Disconnecter: it closes the output, and opens it again
+// for the next record.
+func (s *PlainSink) Disconnect() error {
+	err := s.Close()
+	s.file = nil
+	return err
+}
+
 // Process implements Operator.
 func (s *PlainSink) Process(c *Context, r Record) error {
+	if s.file == nil {
+		if err := s.Open(c); err != nil {
+			return err
+		}
+	}
 	if s.Sleep > 0 {
 		c.Busy(s.Sleep)
 	}
@@ -231,6 +271,15 @@ type Dir string
 // Create implements SinkFiles.
 func (d Dir) Create(name string) (SinkFile, error) {
 	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return dirFile{f}, nil
+}
+
+// Append opens a file that was created to go on with it.
+func (d Dir) Append(name string) (SinkFile, error) {
+	f, err := os.OpenFile(filepath.Join(string(d), name), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
 	}

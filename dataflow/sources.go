@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"time"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -281,7 +280,7 @@ func (s *LogSource) Next(c *Context) (Status, error) {
 		at := s.next.V[p]
 		if at < first || at > end {
 			return Status{}, &inflight.Error{Op: "read", Object: fmt.Sprintf("position %d of partition %d", at, p),
-				Mend: "restore a newer checkpoint, or start afresh", Err: fmt.Errorf("the log keeps %d to %d: %w", first, end, inflight.ErrRetired)}
+				Mend: "restore a newer checkpoint, or start afresh; keep the records of the log for longer than its checkpoints", Err: fmt.Errorf("the log keeps %d to %d: %w", first, end, inflight.ErrRetired)}
 		}
 		if at == end {
 			continue
@@ -310,48 +309,39 @@ func (s *LogSource) Complete(*Context, inflight.CheckpointID) error { return nil
 // Close implements Source.
 func (s *LogSource) Close() error { return nil }
 
-// Blocking is a source of the old kind: a function that emits from within its
-// own loop (Flink: SourceFunction). It runs as a coroutine, so that it obeys
-// the rules of the others: it goes on only while an output buffer is free, and
-// a barrier comes between two records, never between a record and the position
-// behind it.
-type Blocking struct {
-	// Run emits records from a position on, each with the position behind it.
-	// It returns at the end of the data, or when yield returns false.
-	Run func(position int64, yield func(Record, int64) bool)
-
-	at   *Value[int64]
-	next func() (Record, int64, bool)
-	stop func()
+// GeneratedLog is a PartitionedLog that makes its records up. They are appended
+// as time goes on, and so do the oldest ones go.
+type GeneratedLog struct {
+	Count   int       // of partitions
+	Since   time.Time // when the first record was appended
+	Every   time.Duration
+	Records int64 // of a partition, then it is closed; negative: without end
+	Retain  int64 // how many are kept of each partition; 0: all
+	Body    func(partition int, position int64) []byte
 }
 
-// Open implements Source.
-func (s *Blocking) Open(c *Context) (err error) {
-	if s.at, err = NewValue(c, "position", Int64, 0); err != nil {
-		return err
+// Partitions implements PartitionedLog.
+func (l *GeneratedLog) Partitions() int { return l.Count }
+
+// Range implements PartitionedLog.
+func (l *GeneratedLog) Range(int) (first, end int64) {
+	end = l.Records
+	if n := int64(time.Since(l.Since)/max(l.Every, 1)) + 1; end < 0 || n < end {
+		end = n
 	}
-	s.next, s.stop = iter.Pull2(func(yield func(Record, int64) bool) { s.Run(s.at.V, yield) })
-	return nil
+	if l.Retain > 0 {
+		first = max(0, end-l.Retain)
+	}
+	return first, end
 }
 
-// Next implements Source.
-func (s *Blocking) Next(c *Context) (Status, error) {
-	r, at, ok := s.next()
-	if !ok {
-		return Status{Why: Done}, nil
-	}
-	s.at.V = at
-	c.Emit(r)
-	return Status{}, nil
+// Read implements PartitionedLog.
+func (l *GeneratedLog) Read(partition int, position int64) ([]byte, error) {
+	return l.Body(partition, position), nil
 }
 
-// Complete implements Source.
-func (s *Blocking) Complete(*Context, inflight.CheckpointID) error { return nil }
-
-// Close implements Source.
-func (s *Blocking) Close() error {
-	if s.stop != nil {
-		s.stop()
-	}
-	return nil
+// Closed implements PartitionedLog.
+func (l *GeneratedLog) Closed() bool {
+	_, end := l.Range(0)
+	return l.Records >= 0 && end == l.Records
 }

@@ -21,6 +21,9 @@ type subpartition struct {
 	// notify tells the reader that there is something, perhaps with priority.
 	notify func(prio bool)
 	tap    func([]byte) // sees what is published; for tests, else nil
+	// reader is told what a local channel takes, and of barriers with priority;
+	// nil: the network reads. It is guarded by mu.
+	reader *persister
 
 	// The writer's alone.
 	cur      *segment
@@ -118,14 +121,16 @@ func (s *subpartition) publish() {
 	s.pub = s.pos
 }
 
-// event puts ev behind everything written so far. The unfinished buffer is
-// closed by it, as in Flink.
-func (s *subpartition) event(ev *event) {
+// event puts ev behind everything written so far, and returns how much that
+// is. The unfinished buffer is closed by it, as in Flink.
+func (s *subpartition) event(ev *event) (inFront uint64) {
 	s.finish()
 	s.mu.Lock()
+	inFront = s.q.bytes()
 	s.q.push(entry{ev: ev})
 	s.mu.Unlock()
 	s.notify(false)
+	return inFront
 }
 
 // overtake puts an unaligned barrier in front of the queue and returns what it
@@ -135,17 +140,29 @@ func (s *subpartition) overtake(b barrier) (vs []view, offset uint64) {
 	s.mu.Lock()
 	vs = s.q.views(s.q.n)
 	offset = s.published - size(vs)
-	s.prio.push(entry{ev: &event{kind: evBarrier, b: b}})
+	if len(vs) > 0 && b.passage != nil {
+		s.q.push(entry{ev: b.mark()})
+	}
+	s.pushPrio(b)
 	s.mu.Unlock()
 	s.notify(true)
 	return vs, offset
 }
 
+// pushPrio puts a barrier in front. For a local channel it has come then.
+func (s *subpartition) pushPrio(b barrier) {
+	s.prio.push(entry{ev: &event{kind: evBarrier, b: b}})
+	if s.reader != nil {
+		s.reader.barrier(b.id)
+	}
+}
+
 // hold queues an aligned barrier that may still time out. An older one that
 // is still held fails: its checkpoint is over.
-func (s *subpartition) hold(b barrier, h Hold) {
+func (s *subpartition) hold(b barrier, h Hold) (inFront uint64) {
 	s.finish()
 	s.mu.Lock()
+	inFront = s.q.bytes()
 	old := s.held
 	s.held = &heldBarrier{b: b, at: s.published, hold: h}
 	s.q.push(entry{ev: &event{kind: evBarrier, b: b}})
@@ -154,30 +171,42 @@ func (s *subpartition) hold(b barrier, h Hold) {
 		old.hold.Drop(inflight.ErrSubsumed)
 	}
 	s.notify(false)
+	return inFront
 }
 
+// overtaken is what a barrier has overtaken that was held.
+type overtaken struct {
+	hold Hold
+	pos  inflight.Pos
+	vs   []view
+}
+
+func (o overtaken) fill() { o.hold.Fill(o.pos, buffers(o.vs)...) }
+
 // timeout turns the held barrier of a checkpoint into an unaligned one, if it
-// is still here, and fills the hold with what it overtakes.
-func (s *subpartition) timeout(id inflight.CheckpointID) (vs []view, switched bool) {
+// is still here. What it overtakes is to fill the hold.
+func (s *subpartition) timeout(id inflight.CheckpointID) (o overtaken, switched bool) {
 	s.mu.Lock()
 	h := s.held
 	if h == nil || h.b.id != id {
 		s.mu.Unlock()
-		return nil, false
+		return o, false
 	}
 	s.held = nil
 	at := s.find(id)
-	vs = s.q.views(at)
-	s.q.remove(at)
-	s.prio.push(entry{ev: &event{kind: evBarrier, b: h.b.unaligned()}})
-	s.mu.Unlock()
-	pos := inflight.Pos{Epoch: s.part.pool.epoch, Offset: h.at - size(vs)}
-	if len(vs) > 0 {
-		pos.Epoch = vs[0].seg.epoch
+	o = overtaken{h.hold, inflight.Pos{Epoch: s.part.pool.epoch, Offset: h.at}, s.q.views(at)}
+	if len(o.vs) > 0 && h.b.passage != nil {
+		s.q.at(at).ev = h.b.mark()
+	} else {
+		s.q.remove(at)
 	}
-	h.hold.Fill(pos, buffers(vs)...)
+	s.pushPrio(h.b.unaligned())
+	s.mu.Unlock()
+	if len(o.vs) > 0 {
+		o.pos = inflight.Pos{Epoch: o.vs[0].seg.epoch, Offset: h.at - size(o.vs)}
+	}
 	s.notify(true)
-	return vs, true
+	return o, true
 }
 
 // find returns where the barrier of a checkpoint stands in the queue.
@@ -224,6 +253,9 @@ func (s *subpartition) poll(credit int) (e entry, ok, more bool, backlog int) {
 	}
 	if ok && e.isData() {
 		credit--
+	}
+	if ok && s.reader != nil {
+		s.reader.saw(e)
 	}
 	more = s.prio.n > 0 || s.readable(credit)
 	backlog = s.backlog()

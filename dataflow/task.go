@@ -52,6 +52,8 @@ type task struct {
 	ckpt     checkpointing
 	done     uint64 // elements processed or emitted by a source
 	shown    atomic.Uint64
+	meter    meter
+	nextMark time.Duration // when a source marks the next record
 }
 
 // phase is how far a task has come.
@@ -71,7 +73,7 @@ type namedState struct {
 }
 
 // taskObserver is told how a task gets on. Calls come from the task's
-// goroutine and only enqueue.
+// goroutine, or from who made a capture durable, and only enqueue.
 type taskObserver interface {
 	acked(Ack)
 	declined(task inflight.Task, id inflight.CheckpointID, r Reason, cause error)
@@ -79,6 +81,7 @@ type taskObserver interface {
 	drained(task inflight.Task)
 	ended(task inflight.Task, cuts []inflight.Cut)
 	failed(task inflight.Task, err error)
+	marked(took time.Duration) // a marked record has come to a sink
 	traced(TraceEvent)
 }
 
@@ -95,6 +98,7 @@ func (t *task) Step(budget int) Status {
 		return Status{Why: Busy, At: t.busyUntil}
 	}
 	t.busyUntil = 0
+	t.meter.turn(t.now, meterBusy)
 	st := Status{}
 	for t.budget = budget; t.budget > 0 && st.Why == Ready && t.busyUntil == 0; t.budget-- {
 		if t.cancel.Load() {
@@ -115,6 +119,12 @@ func (t *task) Step(budget int) Status {
 		return Status{Why: Busy, At: t.busyUntil}
 	case st.Why != Ready || t.now-t.lastFlush >= flushInterval:
 		t.flush()
+	}
+	switch st.Why {
+	case NoInput:
+		t.meter.turn(t.exec.Now(), meterIdle)
+	case NoOutput:
+		t.meter.turn(t.exec.Now(), meterBackpressured)
 	}
 	if st.Why != Ready {
 		st.At = t.earlier(st.At)
@@ -179,6 +189,10 @@ func (t *task) interrupted() bool {
 
 // emit lets a source emit until something else is to be done.
 func (t *task) emit() (Status, error) {
+	if every := t.opts.LatencyInterval; every > 0 && t.now >= t.nextMark {
+		t.nextMark = t.now + every
+		t.mark(t.exec.Epoch().Add(t.now).UnixNano())
+	}
 	for {
 		st, err := t.src.Next(t.ctx)
 		switch {
@@ -260,6 +274,12 @@ func (t *task) element(c *channel, p []byte) error {
 	case tagWatermark:
 		c.watermark = max(c.watermark, e.record.Time)
 		t.advanceTime()
+	case tagMarker:
+		if len(t.out) > 0 {
+			t.mark(e.record.Time)
+		} else {
+			t.boss.marked(time.Duration(t.exec.Epoch().Add(t.exec.Now()).UnixNano() - e.record.Time))
+		}
 	case tagStatus:
 		c.idle = e.status != 0
 		t.advanceTime()
@@ -292,6 +312,8 @@ func (t *task) event(c *channel, ev *event) error {
 		t.bar.announcement(ev.b, c, ev.seq)
 	case evCancel:
 		t.bar.cancel(ev.b.id)
+	case evOvertaken:
+		ev.b.passage.pass(t.exec.Now() - ev.b.at)
 	case evRecovered:
 		if t.replaying--; t.replaying == 0 {
 			t.boss.replayed(t.id)
@@ -429,6 +451,13 @@ func (t *task) forwardWatermark(ms int64) {
 	t.watermark = max(t.watermark, ms)
 	for _, p := range t.out {
 		p.watermark(t.watermark)
+	}
+}
+
+// mark sends a marker on, over each edge to one subtask.
+func (t *task) mark(at int64) {
+	for _, p := range t.out {
+		p.subs[t.ctx.Rand.IntN(len(p.subs))].append(tagMarker, at, nil)
 	}
 }
 

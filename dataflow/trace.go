@@ -22,12 +22,36 @@ const (
 	PointSwitchUpstream   Point = "switch upstream"   // a queued barrier times out and overtakes
 	PointSwitchDownstream Point = "switch downstream" // a task stops waiting for barriers
 
+	PointUnaligned Point = "unaligned" // the first unaligned barrier of a checkpoint has come to a task
+	PointFallback  Point = "fallback"  // aligned, since the last checkpoint went over the memory bound
+
 	PointTriggered Point = "triggered" // the coordinator begins
 	PointAcked     Point = "acked"     // a subtask's part is durable
 	PointCompleted Point = "completed"
 	PointFailed    Point = "failed"
 	PointSlow      Point = "slow barrier" // an aligned barrier waits behind data
 )
+
+// logged reports whether p is what an operator wants to read of.
+func (p Point) logged() bool {
+	switch p {
+	case PointSlow, PointUnaligned, PointSwitchUpstream, PointSwitchDownstream, PointFallback:
+		return true
+	}
+	return false
+}
+
+// wants reports whether anybody listens to p.
+func (o *Options) wants(p Point) bool { return o.Trace != nil || o.Log != nil && p.logged() }
+
+func (o *Options) say(e TraceEvent) {
+	if o.Trace != nil {
+		o.Trace(e)
+	}
+	if o.Log != nil && e.Point.logged() {
+		o.Log(e)
+	}
+}
 
 // TraceEvent is one thing that happened.
 type TraceEvent struct {
