@@ -1,0 +1,110 @@
+package flink_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway/backends/local"
+	"github.com/spillway-io/spillway/flink"
+)
+
+// running is a job under backpressure, in real Flink.
+type running struct {
+	job
+	dir string // of its checkpoints
+}
+
+// start runs j; count and sink take so many milliseconds for each record.
+func (j job) start(t testing.TB, countMS, sinkMS, warmMS int) *running {
+	r := &running{job: j, dir: t.TempDir()}
+	request := j.request()
+	request["dir"], request["parallelism"] = r.dir, j.splits
+	request["count_ms"], request["sink_ms"], request["warm_ms"] = countMS, sinkMS, warmMS
+	var answer struct{ State string }
+	ask(t, &answer, "start", request)
+	return r
+}
+
+// checkpoint takes a checkpoint and returns the name of its directory.
+func (r *running) checkpoint(t testing.TB) string {
+	var answer struct{ Checkpoint int }
+	ask(t, &answer, "checkpoint", map[string]any{})
+	return fmt.Sprintf("chk-%d", answer.Checkpoint)
+}
+
+func (r *running) cancel(t testing.TB) {
+	var answer struct{ State string }
+	ask(t, &answer, "cancel", map[string]any{})
+}
+
+// TestManyFiles: a checkpoint with a file for each of a thousand channels or more,
+// about 4 KB each, becomes a few files.
+func TestManyFiles(t *testing.T) {
+	j := job{n: 40000, keys: 997, pad: 600, splits: 20, backend: "hashmap"}
+	run := j.start(t, 20, 40, 3000)
+	dir := run.checkpoint(t)
+	run.cancel(t)
+	fresh := open(t, run.dir, dir)
+	report := verified(t, fresh)
+	j.requireExact(t, "taken now, 20 × 3 subtasks", filepath.Join(run.dir, dir), j.splits)
+
+	place := t.TempDir()
+	path := filepath.Join(place, dir)
+	copyDir(t, filepath.Join(run.dir, dir), path)
+	c := writeShape(t, fresh, place, dir, shape{perChannel: true, chunk: 4096})
+	require.Empty(t, verified(t, c).Findings)
+	p, err := c.PlanCompact(t.Context(), flink.CompactOptions{})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, p.Before.Files, 1000)
+	require.LessOrEqual(t, p.After.Files, 10)
+	require.Equal(t, report.Bytes, p.After.Bytes)
+	say(t, "%d channel files of %d bytes on average become %d", p.Before.Files, p.Before.Bytes/int64(p.Before.Channels), p.After.Files)
+	n, compacted := execute(t, p, c.CheckpointID)
+	require.Empty(t, verified(t, n).Findings)
+	what := fmt.Sprintf("%d channel files, compacted", p.Before.Files)
+	j.requireExact(t, what, compacted, j.splits)
+	j.requireExact(t, what, compacted, 3)
+	if full() {
+		j.requireExact(t, fmt.Sprintf("%d channel files", p.Before.Files), path, j.splits)
+	}
+}
+
+// TestSealBeside: Flink removes an old checkpoint of which a seal lies beside the
+// directory. The control: a file in the directory keeps it from that.
+func TestSealBeside(t *testing.T) {
+	j := job{n: 40000, keys: 97, pad: 600, splits: 2, backend: "hashmap"}
+	run := j.start(t, 2, 4, 1000)
+	seal := func(dir, name string) {
+		c := open(t, run.dir, dir)
+		s, _, err := c.Seal(t.Context(), flink.SealOptions{State: true})
+		require.NoError(t, err)
+		require.NoError(t, s.Write(t.Context(), c.Backend(), name))
+		r, err := flink.Verify(t.Context(), local.New(run.dir), dir, flink.VerifyOptions{})
+		require.NoError(t, err)
+		require.Equal(t, name == flink.SealName(dir), r.Sealed)
+	}
+	first := run.checkpoint(t)
+	seal(first, flink.SealName(first))
+	second := run.checkpoint(t)
+	require.Eventually(t, func() bool { return !exists(run.dir, first) }, 10*time.Second, 20*time.Millisecond, "%s is still there", first)
+	require.True(t, exists(run.dir, flink.SealName(first)))
+
+	seal(second, second+"/seal.json")
+	last := run.checkpoint(t)
+	require.Eventually(t, func() bool { return !exists(run.dir, second, flink.MetadataName) }, 10*time.Second, 20*time.Millisecond)
+	run.cancel(t)
+	require.True(t, exists(run.dir, second, "seal.json"), "Flink does not remove what it does not know")
+	say(t, "sealed %s was removed by Flink; a file in %s kept its directory there", first, second)
+	seal(last, flink.SealName(last))
+	j.requireExact(t, "taken now, sealed", filepath.Join(run.dir, last), j.splits)
+}
+
+func exists(parts ...string) bool {
+	_, err := os.Stat(filepath.Join(parts...))
+	return err == nil
+}
