@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -118,32 +117,15 @@ func (j *Job) Restore(ctx context.Context, open func(inflight.Task, []reader.Ent
 	base := j.Coordinator.Base()
 	r, err := restore.NewReplay(ctx, j.Reader.At(base.Manifest, base.Dir), j.plan, restore.ReplayOptions{Observer: j.observe})
 	if err != nil {
-		return nil, j.unreadable(ctx, base, err)
+		return nil, j.log.Unreadable(ctx, base, err)
 	}
 	defer r.Close()
 	result, err := r.Run(ctx, func(t inflight.Task) restore.Sink { return sink(open(t, slices.Collect(r.Entries(t)))) })
 	if err != nil {
-		return result, j.unreadable(ctx, base, err)
+		return result, j.log.Unreadable(ctx, base, err)
 	}
 	j.Coordinator.ReplayDone()
 	return result, nil
-}
-
-// unreadable adds to an error about lost or damaged files which checkpoint there
-// is to go back to.
-func (j *Job) unreadable(ctx context.Context, base *catalog.Checkpoint, err error) error {
-	if !inflight.IsCorruption(err) && !errors.Is(err, inflight.ErrNotExist) && !errors.Is(err, inflight.ErrIncomplete) {
-		return err
-	}
-	mend := "repair it; there is no older one that is whole"
-	slots, _ := j.log.List(ctx) // if it fails there is nothing to name
-	for _, s := range slices.Backward(slots) {
-		if s.ID < base.Manifest.ID && s.Kept && s.State == catalog.StateCompleted && len(s.Findings) == 0 {
-			mend = fmt.Sprintf("repair it, or restore an older one: the next is %d", s.ID)
-			break
-		}
-	}
-	return &inflight.Error{Op: "restore", Object: base.Dir, Err: err, Mend: mend}
 }
 
 // sink is a restore.Sink that leaves it to the buffer to say what it is.

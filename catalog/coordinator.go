@@ -342,6 +342,10 @@ func (p *Pending) Abort(ctx context.Context, cause format.Cause) (committed bool
 	return false, nil
 }
 
+// GiveUp decides that the checkpoint will not be committed, without I/O, so that
+// the next one can begin. Abort, or the next commit, fills its slot.
+func (p *Pending) GiveUp(cause format.Cause) { _, _ = p.giveUp(cause) }
+
 // settleFirst fills the lowest slot that is not decided, if its checkpoint was
 // given up and the store refused that: whoever can commit nothing must learn
 // that it is fenced all the same.

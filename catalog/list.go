@@ -242,3 +242,20 @@ func (l *Log) Load(ctx context.Context, id inflight.CheckpointID) (*Checkpoint, 
 	}
 	return &Checkpoint{Dir: l.dir(id), Manifest: m}, nil
 }
+
+// Unreadable adds to an error of a restore which checkpoint there is to go back
+// to, if it says that files of base are lost or damaged.
+func (l *Log) Unreadable(ctx context.Context, base *Checkpoint, err error) error {
+	if !inflight.IsCorruption(err) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, inflight.ErrIncomplete) {
+		return err
+	}
+	mend := "repair it; there is no older one that is whole"
+	slots, _ := l.List(ctx) // if it fails there is nothing to name
+	for _, s := range slices.Backward(slots) {
+		if s.ID < base.Manifest.ID && s.Kept && s.State == StateCompleted && len(s.Findings) == 0 {
+			mend = fmt.Sprintf("repair it, or restore an older one: the next is %d", s.ID)
+			break
+		}
+	}
+	return &inflight.Error{Op: "restore", Object: base.Dir, Err: err, Mend: mend}
+}

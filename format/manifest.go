@@ -98,7 +98,8 @@ type Manifest struct {
 	// Handles say where the state of each subtask lies, in the order of the
 	// vertices and subtasks.
 	Handles []inflight.Handle `json:"-"`
-	// Finished lists the subtasks that had ended before, in the same order.
+	// Finished lists the subtasks that had ended before, in the same order. They
+	// may have a handle too: where their connections stood.
 	Finished []inflight.Task `json:"-"`
 }
 

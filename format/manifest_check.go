@@ -181,7 +181,7 @@ func (m *Manifest) checkTasks(parallelism map[string]int) error {
 	for i := range m.Files {
 		files[m.Files[i].Name] = &m.Files[i]
 	}
-	seen := make(map[inflight.Task]bool, len(m.Handles)+len(m.Finished))
+	seen := make(map[inflight.Task]bool, len(m.Handles))
 	task := func(t inflight.Task) error {
 		if n := parallelism[t.Vertex]; t.Subtask < 0 || t.Subtask >= n {
 			return badManifest("subtask %s is not in the topology", t)
@@ -221,6 +221,7 @@ func (m *Manifest) checkTasks(parallelism map[string]int) error {
 			}
 		}
 	}
+	clear(seen) // a subtask that had finished may have a handle, for its cuts
 	for _, t := range m.Finished {
 		if err := task(t); err != nil {
 			return err

@@ -41,6 +41,8 @@ type Capture struct {
 	over       bool
 	overAt     time.Time
 	result     sharing.Result
+	then       []func()
+	told       bool // then was called
 }
 
 // channel is the state of one address.
@@ -307,10 +309,31 @@ func (c *Capture) ended(r sharing.Result) {
 		Bytes: int64(h.InputBytes + h.OutputBytes + h.StateBytes), Duration: c.overAt.Sub(c.begun), Err: r.Err,
 	})
 	close(c.done)
+	c.mu.Lock()
+	then := c.then
+	c.then, c.told = nil, true
+	c.mu.Unlock()
+	for _, f := range then {
+		f()
+	}
 }
 
 // Done is closed when the capture is durable, or has failed.
 func (c *Capture) Done() <-chan struct{} { return c.done }
+
+// Then calls f once Done is closed: at once if it is, otherwise on the goroutine
+// that closes it, which f must not hold up.
+func (c *Capture) Then(f func()) {
+	c.mu.Lock()
+	told := c.told
+	if !told {
+		c.then = append(c.then, f)
+	}
+	c.mu.Unlock()
+	if told {
+		f()
+	}
+}
 
 // Handle returns where the captured state lies, or why there is none. It can be
 // asked again; before Done it answers ErrIncomplete.

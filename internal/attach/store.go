@@ -1,0 +1,133 @@
+package attach
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/dataflow"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/writer"
+)
+
+// store is one incarnation of a job. It implements dataflow.Store.
+type store struct {
+	j     *Job
+	coord *catalog.Coordinator
+	pool  *writer.Pool
+
+	life    context.Context // of what goes on in the background
+	stop    context.CancelFunc
+	commits *line // fills slots
+	tidy    *line // statistics and deletions, which nobody waits for
+
+	retiring atomic.Bool // is queued
+	restored map[inflight.Task]*dataflow.Restored
+
+	mu       sync.Mutex
+	writers  []*captureWriter
+	slots    map[inflight.CheckpointID]*slot // undecided
+	finished []dataflow.Finished             // known so far
+}
+
+func newStore(j *Job, coord *catalog.Coordinator, pool *writer.Pool) *store {
+	s := &store{j: j, coord: coord, pool: pool, commits: newLine(), tidy: newLine(), slots: map[inflight.CheckpointID]*slot{}}
+	s.life, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Epoch implements dataflow.Store.
+func (s *store) Epoch() inflight.Epoch { return s.coord.Epoch() }
+
+// Base implements dataflow.Store.
+func (s *store) Base() (inflight.CheckpointID, bool) {
+	base := s.coord.Base()
+	if base == nil {
+		return 0, false
+	}
+	return base.Manifest.ID, true
+}
+
+// Restore implements dataflow.Store. It hands out what Open has read; each part
+// once, since the runtime keeps it from then on.
+func (s *store) Restore(t inflight.Task) (*dataflow.Restored, error) {
+	r := s.restored[t]
+	delete(s.restored, t)
+	return r, nil
+}
+
+// ReplayDone implements dataflow.Store.
+func (s *store) ReplayDone() { s.coord.ReplayDone() }
+
+// Writer implements dataflow.Store.
+func (s *store) Writer(t inflight.Task) (dataflow.CaptureWriter, error) {
+	w, err := s.pool.Writer(t)
+	if err != nil {
+		return nil, err
+	}
+	c := &captureWriter{s: s, w: w}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writers = append(s.writers, c)
+	return c, nil
+}
+
+func (s *store) writer(t inflight.Task) *captureWriter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.writers, func(c *captureWriter) bool { return c.w.Task() == t }); i >= 0 {
+		return s.writers[i]
+	}
+	return nil
+}
+
+// Begin implements dataflow.Store.
+func (s *store) Begin() (dataflow.Slot, error) {
+	p, err := s.coord.Begin()
+	if err != nil {
+		return nil, err
+	}
+	k := &slot{s: s, pending: p, begun: time.Now(), captures: map[inflight.Task]*capture{}}
+	s.mu.Lock()
+	s.slots[p.ID()] = k
+	finished := s.finished
+	s.mu.Unlock()
+	for _, f := range finished {
+		_, _ = k.captureFinished(f) // the commit tries again, and reports
+	}
+	return k, nil
+}
+
+// slot returns what is undecided of a checkpoint, or nil.
+func (s *store) slot(id inflight.CheckpointID) *slot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.slots[id]
+}
+
+// Retire implements dataflow.Store. Retirements that are asked for while one
+// waits are one.
+func (s *store) Retire() {
+	if !s.retiring.CompareAndSwap(false, true) {
+		return
+	}
+	s.tidy.do(func() {
+		s.retiring.Store(false)
+		_ = s.coord.Retire(s.life) // what it leaves is for the next one
+	})
+}
+
+// close ends the incarnation. It waits for what is being written, but not long.
+func (s *store) close() error {
+	late := time.AfterFunc(closeTime, s.stop)
+	s.commits.close()
+	<-s.commits.ended
+	s.tidy.close()
+	<-s.tidy.ended
+	late.Stop()
+	s.stop()
+	return s.pool.Close()
+}
