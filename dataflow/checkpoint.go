@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ type Ack struct {
 	Handle    inflight.Handle
 	Cuts      []inflight.Cut
 	Unaligned bool // its barrier overtook data, here or on its way down
+	Forced    bool // it had no choice: all edges into it are forced-aligned
 
 	StartDelay time.Duration // trigger → first barrier
 	Alignment  time.Duration // first barrier → last barrier
@@ -176,7 +178,7 @@ func (t *task) trigger(b barrier) error {
 	}
 	s.synced = t.exec.Now()
 	s.mu.Lock()
-	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned, Alignment: s.ack.Alignment,
+	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned, Forced: t.forced(), Alignment: s.ack.Alignment,
 		StartDelay: s.first - b.at, Sync: s.synced - start, Buffered: t.buffered(b), InFront: inFront}
 	s.mu.Unlock()
 	s.capture.Cuts(s.ack.Cuts...)
@@ -194,6 +196,11 @@ func (t *task) buffered(b barrier) (n uint64) {
 		n += c.queued()
 	}
 	return n
+}
+
+// forced reports whether nothing that comes to t may be overtaken.
+func (t *task) forced() bool {
+	return len(t.in.channels) > 0 && !slices.ContainsFunc(t.in.channels, func(c *channel) bool { return c.up.part.unaligned })
 }
 
 // sendBarrier broadcasts the barrier. One that may still time out gets a timer.

@@ -64,10 +64,14 @@ type CheckpointResult struct {
 	Committed Committed
 }
 
-// Alignment says how the checkpoint went: aligned, unaligned, or mixed.
+// Alignment says how the checkpoint went at the subtasks that had a choice:
+// aligned, unaligned, or mixed.
 func (r CheckpointResult) Alignment() string {
-	n := 0
+	n, all := 0, 0
 	for _, a := range r.Acks {
+		if !a.Forced || a.Unaligned {
+			all++
+		}
 		if a.Unaligned {
 			n++
 		}
@@ -75,7 +79,7 @@ func (r CheckpointResult) Alignment() string {
 	switch n {
 	case 0:
 		return "aligned"
-	case len(r.Acks):
+	case all:
 		return "unaligned"
 	}
 	return "mixed"

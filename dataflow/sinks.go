@@ -63,7 +63,7 @@ type SinkFiles interface {
 // SinkFile is a file being written.
 type SinkFile interface {
 	io.Writer
-	// Finish makes the file durable and closes it.
+	// Finish makes the file and its name durable, and closes it.
 	Finish() error
 }
 
@@ -204,6 +204,15 @@ func (s *FileSink) commit(c *Context, upTo inflight.CheckpointID) error {
 	return nil
 }
 
+// Close implements Operator: what is not finished stays pending, and is rolled
+// back by the next incarnation.
+func (s *FileSink) Close() error {
+	if s.file == nil {
+		return nil
+	}
+	return s.file.Finish()
+}
+
 func (s *FileSink) log() *slog.Logger {
 	if s.Log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -283,12 +292,17 @@ func (d Dir) Append(name string) (SinkFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dirFile{f}, nil
+	return dirFile{f, d}, nil
 }
 
-type dirFile struct{ *os.File }
+type dirFile struct {
+	*os.File
+	dir Dir
+}
 
-func (f dirFile) Finish() error { return errors.Join(f.Sync(), f.Close()) }
+// Finish implements SinkFile. A checkpoint that names the file may survive a
+// power cut, so its name must, too.
+func (f dirFile) Finish() error { return errors.Join(f.Sync(), f.File.Close(), f.dir.sync()) }
 
 // Commit implements SinkFiles. A link does not overwrite, as a rename would.
 func (d Dir) Commit(name, final string) error {

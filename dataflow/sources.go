@@ -70,6 +70,8 @@ func ChangeEvent(keys int64) func(dst []byte, n int64) []byte {
 // range of bytes. A line belongs to the range that it begins in.
 type LineFile struct {
 	Connect func() (io.ReaderAt, int64, error) // the file and its size; an io.Closer is closed
+	// Body makes the body of a line's record; nil: it is the line.
+	Body func(line []byte) []byte
 
 	file     io.ReaderAt
 	end      int64 // of the range
@@ -167,6 +169,9 @@ func (f *LineFile) Next(c *Context) (Status, error) {
 	line, ok, err := f.line()
 	if err != nil || !ok {
 		return Status{Why: Done}, err
+	}
+	if f.Body != nil {
+		line = f.Body(line)
 	}
 	c.Emit(Record{Body: line})
 	return Status{}, nil
