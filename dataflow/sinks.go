@@ -283,7 +283,7 @@ func (d Dir) Create(name string) (SinkFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dirFile{f}, nil
+	return dirFile{f, d}, nil
 }
 
 // Append opens a file that was created to go on with it.
