@@ -89,11 +89,14 @@ func (f *File) isSlow() {
 	}
 }
 
-// call makes a call to the store.
+// call makes a call to the store. Nobody needs to know how long it takes when
+// nothing is left to be packed: setting a timer can wake a thread.
 func (f *File) call(do func() error) error {
 	f.mu.Lock()
 	f.busy = true
-	f.timer.Reset(slowAfter)
+	if !f.closed {
+		f.timer.Reset(slowAfter)
+	}
 	f.mu.Unlock()
 	err := f.ctx.Err() // cancel looks at busy after it has ended the context
 	if err == nil {
