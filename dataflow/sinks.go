@@ -207,7 +207,7 @@ func (s *FileSink) commit(c *Context, upTo inflight.CheckpointID) error {
 // Close implements Operator: what is not finished stays pending, and is rolled
 // back by the next incarnation.
 func (s *FileSink) Close() error {
-	if s.file == nil {
+	if s.file == nil || s.lost {
 		return nil
 	}
 	return s.file.Finish()
