@@ -69,7 +69,9 @@ type store struct {
 	err  error
 }
 
-func (s *store) Space(context.Context) (backends.Space, error) { return backends.Space{Free: s.free}, s.err }
+func (s *store) Space(context.Context) (backends.Space, error) {
+	return backends.Space{Free: s.free}, s.err
+}
 
 func TestSpace(t *testing.T) {
 	b := &store{err: inflight.ErrUnsupported}
