@@ -27,6 +27,9 @@ type Simulation struct {
 	Adjust func(*SimulationPlan)
 	// Deployed is called for each incarnation before it starts; may be nil.
 	Deployed func(*Deployment)
+	// Zombie is asked where an incarnation is to crash; if it says so, that one
+	// goes on beside the next one, and must end as fenced. Nil: never.
+	Zombie func() bool
 }
 
 // SimulationPlan is what a seed chooses.
@@ -62,6 +65,7 @@ type SimulationResult struct {
 	Unaligned              int // of Checkpoints, in part at least
 	Crashes                int
 	Restored               int // incarnations that began from a checkpoint
+	Fenced                 int // that went on beside the next one
 	Lost, Doubled, Corrupt int
 	Hang                   string
 	Err                    error
@@ -98,6 +102,8 @@ type simulation struct {
 	plan  SimulationPlan
 	res   SimulationResult
 	sinks map[inflight.Task]*simSink
+	// zombies are how many incarnations are at work beside the newest one.
+	zombies int
 }
 
 // Run runs the simulation to its end.
@@ -117,9 +123,15 @@ func (c Simulation) Run() SimulationResult {
 			s.res.Err = err
 			break
 		}
-		exec.Crash()
 		s.res.Crashes++
+		if s.Zombie != nil && s.Zombie() {
+			s.zombies++
+			continue
+		}
+		exec.Crash()
+		s.zombies = 0
 	}
+	s.outlive(exec)
 	s.res.Steps, s.res.Time = exec.Steps, exec.Now()
 	if s.res.Err == nil && s.res.Hang == "" {
 		s.count()
@@ -156,7 +168,14 @@ func (s *simulation) incarnation(exec *Seeded) (ended bool, err error) {
 		}
 	}
 	var result error
-	d, err := Deploy(exec, s.graph(), o, store, func(err error) { ended, result = true, err })
+	me := s.res.Crashes
+	d, err := Deploy(exec, s.graph(), o, store, func(err error) {
+		if me < s.res.Crashes {
+			s.superseded(err)
+			return
+		}
+		ended, result = true, err
+	})
 	if err != nil {
 		return false, err
 	}
@@ -182,6 +201,27 @@ func (s *simulation) incarnation(exec *Seeded) (ended bool, err error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// superseded takes the end of an incarnation beside a newer one. It is fenced,
+// unless it came to its end before the newer one had begun.
+func (s *simulation) superseded(err error) {
+	s.zombies--
+	switch {
+	case errors.Is(err, inflight.ErrFenced):
+		s.res.Fenced++
+	case err != nil && !errors.Is(err, errSimulated):
+		s.res.Err = fmt.Errorf("a superseded incarnation: %w", err)
+	}
+}
+
+// outlive lets incarnations that were superseded come to their end.
+func (s *simulation) outlive(exec *Seeded) {
+	for s.zombies > 0 && s.res.Err == nil && s.res.Hang == "" {
+		if exec.Run(exec.Now()+time.Millisecond) || exec.Now() > s.Limit {
+			s.res.Hang = "after it was superseded, " + exec.Report()
+		}
+	}
 }
 
 var errSimulated = errors.New("simulated failure")
