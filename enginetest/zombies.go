@@ -1,0 +1,133 @@
+package enginetest
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spillway-io/spillway/backends/wrap"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+var zombieChecks = []check{
+	{name: "zombie/running", body: zombieRunning,
+		about: "Two instances at once: the older one is fenced, and what the newer one put out stays."},
+	{name: "zombie/paused", faults: true, body: zombiePaused,
+		about: "An instance that is paused in any call to the store wakes up after another one has taken over: it is fenced."},
+}
+
+// zombieRunning restores the job while an instance of it is at work.
+func zombieRunning(t *trial) {
+	t.job.Sleep *= 4 // so that it does not come to its end before
+	zombie := t.start()
+	t.enough(t.checkpoints(zombie, 1))
+	heir := t.restore()
+	if t.rng.IntN(2) == 0 {
+		t.checkpoints(heir, 1)
+	}
+	first := t.rng.IntN(2) == 0 // the heir is
+	if first {
+		t.stop(heir)
+	}
+	t.refused(zombie)
+	if !first {
+		t.stop(heir)
+	}
+	t.exact()
+}
+
+// refused has an instance learn that another one has taken over.
+func (t *trial) refused(zombie *instance) {
+	id, err := zombie.Trigger(t.ctx)
+	t.require(err != nil, "Trigger: another instance had taken over, and checkpoint %d was reported as complete", id)
+	t.wantFenced("Stop", zombie.Stop(t.ctx))
+}
+
+func (t *trial) wantFenced(what string, err error) {
+	t.require(err != nil, "%s: another instance had taken over, and there is no error", what)
+	t.require(errors.Is(err, inflight.ErrFenced), "%s: another instance had taken over, and the error is not ErrFenced: %w", what, err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.tally.Fenced++
+}
+
+// grace is how long an instance that is paused in a call is given to come to its
+// end without it: the call may be one that nobody waits for.
+const grace = 500 * time.Millisecond
+
+// zombiePaused stops an instance in a call to the store, has another one bring
+// the job to its end, and lets the first one go on.
+func zombiePaused(t *trial) {
+	paused, awake := make(chan struct{}), make(chan struct{})
+	wake := sync.OnceFunc(func() { close(awake) })
+	defer wake()
+	z := zombie{trial: t, pause: wrap.Rule{When: wrap.AtOp(t.operation()), Then: wrap.Before(func(wrap.Call) {
+		close(paused)
+		<-awake
+	})}}
+	ended, wait := t.aside(z.live)
+	select {
+	case <-ended: // before it came to the call
+	case <-paused:
+		select {
+		case <-ended:
+		case <-time.After(grace):
+		}
+	}
+	z.now.Store(contested)
+	heir := t.restore()
+	z.now.Store(superseded)
+	t.checkpoints(heir, 1)
+	t.stop(heir)
+	wake()
+	wait()
+	t.exact()
+}
+
+// zombie is an instance that is paused somewhere.
+type zombie struct {
+	*trial
+	pause wrap.Rule
+	now   atomic.Int32
+}
+
+// Who is in charge of the job of a zombie.
+const (
+	alone      = iota
+	contested  // another instance is claiming it
+	superseded // another instance has claimed it
+)
+
+// live lives a life. What it begins once it is superseded must be refused; what
+// it had begun before may have been in time.
+func (z *zombie) live() {
+	in, err := z.begin(z.e.Restore, z.pause)
+	if err != nil {
+		z.wantFenced("Restore", err)
+		return
+	}
+	if z.now.Load() == superseded { // it may have claimed the job after the other one
+		_ = in.Stop(z.ctx)
+		return
+	}
+	for range triggers {
+		late := z.now.Load() == superseded
+		id, err := in.Trigger(z.ctx)
+		switch {
+		case errors.Is(err, ErrFinished):
+		case errors.Is(err, inflight.ErrFenced):
+			z.require(z.now.Load() != alone, "Trigger: nobody has taken over: %w", err)
+			z.wantFenced("Stop", in.Stop(z.ctx))
+			return
+		case err != nil:
+			z.require(z.now.Load() != alone, "Trigger: %w", err)
+		case late:
+			z.fail("Trigger: another instance had taken over, and checkpoint %d was reported as complete", id)
+		}
+	}
+	late := z.now.Load() == superseded
+	if err = in.Stop(z.ctx); late || err != nil {
+		z.wantFenced("Stop", err)
+	}
+}
