@@ -187,7 +187,12 @@ func (l *Log) write(ctx context.Context, name string, p []byte, o backends.Creat
 	if err != nil {
 		return err
 	}
-	if _, err := obj.Write(p); err != nil {
+	stop := context.AfterFunc(ctx, func() { _ = obj.Abort(ctx) }) // ends a Write that hangs
+	_, err = obj.Write(p)
+	if !stop() {
+		return errors.Join(ctx.Err(), err)
+	}
+	if err != nil {
 		return errors.Join(err, obj.Abort(ctx))
 	}
 	_, err = obj.Finish(ctx)
