@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -66,7 +65,7 @@ func (c *Config) Set(layer Layer, origin, name, text string) error {
 
 // said returns where the entry comes from, with the name if that is an alias.
 func (e entry) said(key string) string {
-	if e.name == key {
+	if e.name == "" || e.name == key {
 		return e.origin
 	}
 	return e.origin + " " + e.name
@@ -143,10 +142,7 @@ func (c *Config) Effective() (all []Effective) {
 		}
 		for _, key := range keys {
 			e := c.get(key)
-			all = append(all, Effective{Key: key, Value: e.text, Layer: e.layer, Origin: e.said(cmp.Or(e.name, key)), Doc: o.Doc})
-			if e.name != "" && e.name != key {
-				all[len(all)-1].Origin = e.said(key)
-			}
+			all = append(all, Effective{Key: key, Value: e.text, Layer: e.layer, Origin: e.said(key), Doc: o.Doc})
 		}
 	}
 	return all

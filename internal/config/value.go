@@ -92,7 +92,7 @@ func parseShare(text string) (float64, error) {
 	return f, nil
 }
 
-var durationPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)\s*`)
+var durationPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|seconds?|sec|s|minutes?|min|m|hours?|h|days?|d)\s*`)
 
 var durationUnits = map[string]time.Duration{
 	"ns": time.Nanosecond, "us": time.Microsecond, "µs": time.Microsecond, "ms": time.Millisecond,
