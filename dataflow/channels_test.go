@@ -50,7 +50,7 @@ func text(pos inflight.Pos, bufs []inflight.Buffer) string {
 // line is a subpartition of four-byte buffers with a reader that does nothing.
 func line(t *testing.T) (*partition, *subpartition, *[]bool) {
 	var notified []bool
-	p := &partition{unaligned: true, pool: newPool(1, 10, 10, 20, 4, 7), selector: func([]byte) int { return 0 }}
+	p := &partition{unaligned: true, full: new(bool), pool: newPool(1, 10, 10, 20, 4, 7), selector: func([]byte) int { return 0 }}
 	p.pool.owner = wakeFunc(func() {})
 	s := &subpartition{part: p, notify: func(prio bool) { notified = append(notified, prio) }}
 	p.subs = []*subpartition{s}

@@ -19,6 +19,11 @@ type Ack struct {
 	Unaligned bool // its barrier overtook data, here or on its way down
 	Forced    bool // it had no choice: all edges into it are forced-aligned
 
+	// Position is how many records a source's position has passed, where it can
+	// tell.
+	Position      uint64
+	PositionKnown bool
+
 	StartDelay time.Duration // trigger → first barrier
 	Alignment  time.Duration // first barrier → last barrier
 	Sync       time.Duration // what the task's records waited for
@@ -180,11 +185,23 @@ func (t *task) trigger(b barrier) error {
 	s.mu.Lock()
 	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned, Forced: t.forced(), Alignment: s.ack.Alignment,
 		StartDelay: s.first - b.at, Sync: s.synced - start, Buffered: t.buffered(b), InFront: inFront}
+	s.ack.Position, s.ack.PositionKnown = position(t.src)
 	s.mu.Unlock()
 	s.capture.Cuts(s.ack.Cuts...)
 	t.exec.Go(func() { t.encode(s.capture, frozen) })
 	s.capture.Done(func(h inflight.Handle, err error) { t.durable(s, h, err) })
 	return nil
+}
+
+// position asks a source how far it has come.
+func position(s Source) (passed uint64, known bool) {
+	switch s := s.(type) {
+	case *scriptedSource:
+		return position(s.Source)
+	case Positioned:
+		return s.Passed(), true
+	}
+	return 0, false
 }
 
 // buffered is what stands behind the aligned barriers that have all come.

@@ -239,8 +239,11 @@ func (c *coordinator) committed(p *pendingCheckpoint, done Committed, err error)
 	if err != nil {
 		p.committing = false
 		r := ReasonCommit
-		if errors.Is(err, inflight.ErrFenced) {
+		switch {
+		case errors.Is(err, inflight.ErrFenced):
 			r = ReasonFenced
+		case errors.Is(err, ErrCheckFailed):
+			r = ReasonCheck
 		}
 		c.over(p, r, err)
 		if r == ReasonFenced {

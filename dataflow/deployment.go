@@ -166,7 +166,7 @@ func (d *Deployment) connect(e EdgeInfo, ups, downs []*task) (buffers int) {
 			size = 2*n + 8
 		}
 		buffers += size
-		p := &partition{index: e.Partition, unaligned: e.Unaligned,
+		p := &partition{index: e.Partition, unaligned: e.Unaligned, full: &u.full,
 			pool: newPool(n, size, d.opts.PerSubpartition, d.opts.OverdraftBuffers, d.opts.BufferSize, u.epoch)}
 		p.pool.owner = u.worker
 		p.selector = e.partitioner.selector(n, d.opts.maxParallelism,

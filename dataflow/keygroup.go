@@ -61,6 +61,9 @@ func KeyGroup(hash int32, maxParallelism int) int {
 	case n < 0:
 		n = -n
 	}
+	if m := uint32(maxParallelism); m&(m-1) == 0 {
+		return int(uint32(n) & (m - 1)) // the same, without a division
+	}
 	return int(uint32(n) % uint32(maxParallelism))
 }
 

@@ -72,6 +72,13 @@ type Source interface {
 	Close() error
 }
 
+// Positioned is a Source that can tell how many records its position has
+// passed, counted on over restores. What it has emitted since the last
+// checkpoint is held against that.
+type Positioned interface {
+	Passed() uint64
+}
+
 // Context is what an operator or a source sees of the runtime.
 type Context struct {
 	Task        inflight.Task

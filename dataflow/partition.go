@@ -14,7 +14,8 @@ type partition struct {
 	pool      *pool
 	open      int // unfinished buffers
 	selector  selector
-	unaligned bool // may hold channel state
+	unaligned bool  // may hold channel state
+	full      *bool // is set when the pool has become unavailable
 }
 
 // emit writes a record to the subpartitions that the partitioner chooses.
@@ -23,7 +24,11 @@ func (p *partition) emit(r Record) {
 	if r.Timed {
 		tag = tagTimed
 	}
-	if i := p.selector(r.Body); i >= 0 {
+	i := 0
+	if len(p.subs) > 1 {
+		i = p.selector(r.Body)
+	}
+	if i >= 0 {
 		p.subs[i].append(tag, r.Time, r.Body)
 		return
 	}

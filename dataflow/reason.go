@@ -21,11 +21,16 @@ const (
 	ReasonOverBudget  Reason = "over-budget"     // more in flight than may be held in memory
 	ReasonWrite       Reason = "write-failed"    // the capture could not be made durable
 	ReasonCommit      Reason = "commit-failed"   // the log did not take it
+	ReasonCheck       Reason = "check-failed"    // it would not have restored
 	ReasonFenced      Reason = "fenced"          // another coordinator has taken over
 	ReasonTaskFailed  Reason = "task-failed"     // a task ended with an error
 	ReasonSkipped     Reason = "skipped"         // not triggered: Options.Decide said so
 	ReasonTaskStopped Reason = "job-stopped"     // the job ended first
 )
+
+// ErrCheckFailed is what a Store answers for a checkpoint that is durable and
+// contradicts itself: it is given up, and shows a fault.
+var ErrCheckFailed = errors.New("the checkpoint failed its check")
 
 // Declined reports whether r means that the checkpoint was called off rather
 // than that something failed: it does not count as a failure.

@@ -50,6 +50,9 @@ func (g *Generator) Next(c *Context) (Status, error) {
 	return Status{}, nil
 }
 
+// Passed implements Positioned.
+func (g *Generator) Passed() uint64 { return uint64(g.at.V) }
+
 // Complete implements Source.
 func (g *Generator) Complete(*Context, inflight.CheckpointID) error { return nil }
 
@@ -77,6 +80,7 @@ type LineFile struct {
 	end      int64 // of the range
 	size     int64
 	at       *Value[int64]
+	lines    *Value[int64] // emitted so far
 	buf      []byte
 	bufStart int64
 }
@@ -90,6 +94,9 @@ const maxLine = 16 << 20
 // Open implements Source.
 func (f *LineFile) Open(c *Context) (err error) {
 	if f.at, err = NewValue(c, "position", Int64, -1); err != nil {
+		return err
+	}
+	if f.lines, err = NewValue(c, "lines", Int64, 0); err != nil {
 		return err
 	}
 	if err := f.connect(); err != nil {
@@ -173,9 +180,13 @@ func (f *LineFile) Next(c *Context) (Status, error) {
 	if f.Body != nil {
 		line = f.Body(line)
 	}
+	f.lines.V++
 	c.Emit(Record{Body: line})
 	return Status{}, nil
 }
+
+// Passed implements Positioned.
+func (f *LineFile) Passed() uint64 { return uint64(f.lines.V) }
 
 // Disconnect closes the file; the next read opens it again.
 func (f *LineFile) Disconnect() error {
@@ -306,6 +317,14 @@ func (s *LogSource) Next(c *Context) (Status, error) {
 		poll = 10 * time.Millisecond
 	}
 	return Status{Why: NoInput, At: c.Now() + poll}, nil
+}
+
+// Passed implements Positioned.
+func (s *LogSource) Passed() (records uint64) {
+	for _, p := range s.mine {
+		records += uint64(s.next.V[p])
+	}
+	return records
 }
 
 // Complete implements Source.

@@ -20,7 +20,7 @@ import (
 
 // pull runs a source alone, up to n records, and returns them and its state.
 func pull(t require.TestingT, s Source, task inflight.Task, parallelism, n int, state map[inflight.StateName][]byte) (out []string, after map[inflight.StateName][]byte, err error) {
-	p := &partition{pool: newPool(1, 1<<20, 1<<20, 0, 1<<10, 0), selector: func([]byte) int { return 0 }}
+	p := &partition{full: new(bool), pool: newPool(1, 1<<20, 1<<20, 0, 1<<10, 0), selector: func([]byte) int { return 0 }}
 	p.pool.owner = wakeFunc(func() {})
 	sub := &subpartition{part: p, notify: func(bool) {}}
 	p.subs = []*subpartition{sub}

@@ -75,7 +75,12 @@ type Keyed[V any] struct {
 	root  *node[V]
 	age   uint64 // grows with each picture; what is older is shared
 	n     int
+	// hot holds entries that were used of late, two for each part of the hash:
+	// so most records need no walk through the trie.
+	hot [hotSize][2]*leaf[V]
 }
+
+const hotSize = 512
 
 type node[V any] struct {
 	age   uint64
@@ -122,8 +127,21 @@ func (s *Keyed[V]) Get(k Key) *V {
 // Put returns the value of a key for changing, a zero one if it is new. The
 // pointer is good until the next call.
 func (s *Keyed[V]) Put(k Key) *V {
-	n := s.own(&s.root)
 	h := spread(k.Hash)
+	hot := &s.hot[h%hotSize]
+	for _, l := range hot {
+		if l != nil && l.hash == k.Hash && l.age == s.age && l.key == string(k.Bytes) {
+			return &l.v
+		}
+	}
+	hot[1] = hot[0]
+	hot[0] = s.find(h, k)
+	return &hot[0].v
+}
+
+// find returns the entry of a key, changeable, a new one if there is none.
+func (s *Keyed[V]) find(h uint32, k Key) *leaf[V] {
+	n := s.own(&s.root)
 	for depth := 1; ; depth++ {
 		h = bits.RotateLeft32(h, 4)
 		at := &n.child[h&15]
@@ -156,7 +174,7 @@ func (s *Keyed[V]) split(at *slot[V], depth int) {
 }
 
 // putLeaf finds or adds a key among the entries of its hash.
-func (s *Keyed[V]) putLeaf(first **leaf[V], k Key) *V {
+func (s *Keyed[V]) putLeaf(first **leaf[V], k Key) *leaf[V] {
 	for at := first; *at != nil; at = &(*at).next {
 		if (*at).age != s.age {
 			c := **at
@@ -164,12 +182,12 @@ func (s *Keyed[V]) putLeaf(first **leaf[V], k Key) *V {
 			*at = &c
 		}
 		if (*at).key == string(k.Bytes) {
-			return &(*at).v
+			return *at
 		}
 	}
 	s.n++
 	*first = &leaf[V]{age: s.age, hash: k.Hash, key: string(k.Bytes), next: *first}
-	return &(*first).v
+	return *first
 }
 
 // each calls f for every key.

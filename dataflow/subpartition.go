@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 
@@ -52,8 +53,14 @@ func (s *subpartition) append(tag byte, time int64, body []byte) {
 	n := elementSize(tag, len(body))
 	if c := s.cur; c != nil && len(c.b)-s.pos > n {
 		b := c.b[s.pos : s.pos+n]
-		copy(b[putHead(b, tag, time, n):], body)
 		s.pos += n
+		if tag == tagPlain { // nearly all are
+			binary.BigEndian.PutUint32(b, uint32(n-lengthBytes))
+			b[lengthBytes] = tagPlain
+			copy(b[lengthBytes+1:], body)
+			return
+		}
+		copy(b[putHead(b, tag, time, n):], body)
 		return
 	}
 	var head [lengthBytes + 1 + timeBytes]byte
@@ -68,6 +75,9 @@ func (s *subpartition) write(p []byte) {
 			s.cur = s.part.pool.request(s.index)
 			s.pos, s.pub = 0, 0
 			s.part.open++
+			if !s.part.pool.avail.Load() {
+				*s.part.full = true
+			}
 		}
 		n := copy(s.cur.b[s.pos:], p)
 		s.pos += n

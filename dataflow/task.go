@@ -33,6 +33,7 @@ type task struct {
 
 	budget    int      // records that this step may still do
 	cur       *channel // whose buffer is being read
+	full      bool     // an output took its last buffer
 	busyUntil time.Duration
 	lastFlush time.Duration
 	now       time.Duration // when the step began
@@ -155,6 +156,7 @@ func (t *task) once() (Status, error) {
 	if t.phase != running {
 		return t.wind()
 	}
+	t.full = false
 	for _, p := range t.out {
 		if !p.available() {
 			return Status{Why: NoOutput}, nil
@@ -176,15 +178,7 @@ func (t *task) once() (Status, error) {
 
 // interrupted reports whether there is something to do before the next record.
 func (t *task) interrupted() bool {
-	if t.mail.some.Load() || t.in.nprio.Load() > 0 || t.firing || t.timers != nil || t.busyUntil > 0 {
-		return true
-	}
-	for _, p := range t.out {
-		if !p.pool.avail.Load() {
-			return true
-		}
-	}
-	return false
+	return t.mail.some.Load() || t.in.nprio.Load() > 0 || t.full || t.firing || t.timers != nil || t.busyUntil > 0
 }
 
 // emit lets a source emit until something else is to be done.
@@ -227,7 +221,13 @@ func (t *task) input() (Status, error) {
 			return Status{}, fmt.Errorf("%s: %w", c, err)
 		}
 		if p != nil {
-			if err := t.element(c, p); err != nil {
+			if len(p) > 0 && p[0] == tagPlain { // nearly all are
+				t.ctx.Gate = c.address.Gate
+				err = t.op.Process(t.ctx, Record{Body: p[1:]})
+			} else {
+				err = t.element(c, p)
+			}
+			if err != nil {
 				return Status{}, err
 			}
 			c.records++
@@ -261,11 +261,8 @@ func (t *task) nextEntry() (Status, error) {
 	return Status{}, nil
 }
 
+// element takes what is not a plain record.
 func (t *task) element(c *channel, p []byte) error {
-	if len(p) > 0 && p[0] == tagPlain { // nearly all are
-		t.ctx.Gate = c.address.Gate
-		return t.op.Process(t.ctx, Record{Body: p[1:]})
-	}
 	e, err := parseElement(p)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c, err)
