@@ -1,0 +1,198 @@
+package hdfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/inflight"
+)
+
+// source is a file by its number at the namenode, so that another one under its
+// name is never read. Each read has a reader of its own.
+type source struct {
+	b      *Backend
+	info   backends.Info
+	id     uint64
+	closed atomic.Bool
+}
+
+// Open looks the file up. Datanodes are asked with the first read.
+func (b *Backend) Open(ctx context.Context, name string) (backends.Source, error) {
+	at, err := b.lookUp("open", name)
+	if err != nil {
+		return nil, err
+	}
+	s, err := do(ctx, b, "open", name, func(c *client) (*source, error) {
+		_, st, err := c.find(at)
+		if err != nil {
+			return nil, missing(err)
+		}
+		return &source{b: b, info: info(name, st), id: id(st)}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *source) Info() backends.Info { return s.info }
+
+func (s *source) Close() error {
+	s.closed.Store(true)
+	return nil
+}
+
+// ReadAt reads len(p) bytes, or fails.
+func (s *source) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if err := s.check(ctx, "read", off, int64(len(p))); err != nil || len(p) == 0 {
+		return err
+	}
+	r := s.at(ctx, off, off+int64(len(p)))
+	defer r.letGo()
+	_, err := io.ReadFull(r, p)
+	return err
+}
+
+// Stream reads n bytes from off.
+func (s *source) Stream(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+	if n < 0 {
+		n = max(s.info.Size-off, 0)
+	}
+	if err := s.check(ctx, "stream", off, n); err != nil {
+		return nil, err
+	}
+	return s.at(ctx, off, off+n), nil
+}
+
+// check refuses ranges that are not within the file.
+func (s *source) check(ctx context.Context, op string, off, n int64) error {
+	err := s.b.ready(ctx, op, s.info.Name)
+	switch {
+	case err != nil:
+		return err
+	case s.closed.Load():
+		err = inflight.ErrClosed
+	case off < 0 || off > s.info.Size || n > s.info.Size-off:
+		err = fmt.Errorf("%w: %d bytes at %d, and the file has %d", inflight.ErrTorn, n, off, s.info.Size)
+	}
+	if err != nil {
+		return &inflight.Error{Op: op, Object: s.b.object(s.info.Name), Err: err}
+	}
+	return nil
+}
+
+func (s *source) at(ctx context.Context, off, end int64) *stream {
+	return &stream{s: s, ctx: ctx, off: off, end: end}
+}
+
+// stream reads a range with a client of its own. The reader goes to another
+// datanode when one is lost; when that does not help, the stream goes on where it
+// is with another client, once without a byte between.
+type stream struct {
+	s        *source
+	ctx      context.Context
+	off, end int64
+	closed   bool
+
+	client *client
+	done   func() // with the client
+	again  bool
+}
+
+func (r *stream) Read(p []byte) (int, error) {
+	switch err := r.s.check(r.ctx, "read", r.off, 0); {
+	case err != nil:
+		r.letGo()
+		return 0, err
+	case r.closed:
+		return 0, &inflight.Error{Op: "read", Object: r.s.b.object(r.s.info.Name), Err: inflight.ErrClosed}
+	case r.off == r.end:
+		return 0, io.EOF
+	case len(p) == 0:
+		return 0, nil
+	}
+	for {
+		n, err := r.read(p[:min(int64(len(p)), r.end-r.off)])
+		r.off += int64(n)
+		if n > 0 {
+			r.again = false
+			return n, nil
+		}
+		c := r.client
+		r.letGo()
+		if r.again || c == nil || r.ctx.Err() != nil || inflight.IsCorruption(err) || errors.Is(err, inflight.ErrNotExist) {
+			r.again = false
+			return 0, r.s.explain(r.ctx, c, err)
+		}
+		r.again = true
+	}
+}
+
+// read reads once.
+func (r *stream) read(p []byte) (int, error) {
+	if r.client == nil {
+		if err := r.connect(); err != nil {
+			return 0, err
+		}
+	}
+	return r.client.reader.Read(p)
+}
+
+// connect takes a client, and opens the file with it, or goes on with one that
+// has it open.
+func (r *stream) connect() (err error) {
+	b, s := r.s.b, r.s
+	c := (*client)(nil)
+	if !r.again {
+		c = b.pool.take(s.id)
+	}
+	if c == nil {
+		if c, err = b.connect(r.ctx, "read", s.info.Name, r.again); err != nil {
+			return err
+		}
+	}
+	r.client, r.done = c, c.watch(r.ctx)
+	if c.reader == nil || c.file != s.id {
+		if c.reader != nil {
+			_ = c.reader.Close() // it was only read
+		}
+		c.reader, c.file = nil, 0
+		reader, err := c.Open(byID(s.id))
+		if err != nil {
+			return missing(err)
+		}
+		if size := reader.Stat().Size(); size != s.info.Size {
+			return fmt.Errorf("%w: it had %d bytes when it was opened, and has %d", inflight.ErrCorrupt, s.info.Size, size)
+		}
+		c.reader, c.file = reader, s.id
+	}
+	_, err = c.reader.Seek(r.off, io.SeekStart)
+	return err
+}
+
+// explain adds to a read of what is gone that it had been there.
+func (s *source) explain(ctx context.Context, c *client, err error) error {
+	if errors.Is(err, inflight.ErrCorrupt) && ctx.Err() == nil {
+		return &inflight.Error{Op: "read", Object: s.b.object(s.info.Name), Err: err}
+	}
+	return s.b.explain(ctx, c, "read", s.info.Name, err)
+}
+
+// letGo gives the client back.
+func (r *stream) letGo() {
+	if r.client != nil {
+		r.done()
+		r.client = nil
+	}
+}
+
+// Close ends the stream.
+func (r *stream) Close() error {
+	r.closed = true
+	r.letGo()
+	return nil
+}
