@@ -128,33 +128,37 @@ type framer struct {
 	pos   int64 // bytes seen
 	whole int64 // bytes up to the last boundary
 	prev  int64 // bytes up to the boundary before that
-	last  ElementKind
-	count [elementKinds]int64
+	all   int64 // elements
+	other int64 // elements that are no records
+	within
+	last ElementKind
+	bad  bool // what follows the last boundary is no record
+}
 
+// within is where in a record a framer stands: what the other side of a
+// connection goes on from.
+type within struct {
 	need int64    // bytes of the element still to come, when got is full
 	head [9]uint8 // the length, and the first bytes of the element
 	got  uint8    // bytes of head
-	bad  bool     // what follows the last boundary is no record
-	text string   // what is wrong with it
 }
 
 // boundary reports whether f is between two records.
 func (f *framer) boundary() bool { return f.got == 0 && !f.bad }
 
-// at is the state that the other side of a connection goes on from.
-func (f *framer) at() framer {
-	return framer{need: f.need, head: f.head, got: f.got, bad: f.bad, text: f.text}
-}
-
 // records counts the elements that are records.
-func (f *framer) records() int64 { return f.count[ElementTimestamped] + f.count[ElementRecord] }
+func (f *framer) records() int64 { return f.all - f.other }
 
 // elements counts all elements.
-func (f *framer) elements() (n int64) {
-	for _, c := range f.count {
-		n += c
+func (f *framer) elements() int64 { return f.all }
+
+// text says what is wrong with what follows the last boundary.
+func (f *framer) text() string {
+	n := int64(int32(binary.BigEndian.Uint32(f.head[:])))
+	if n <= 0 {
+		return fmt.Sprintf("a record of %d bytes", n)
 	}
-	return n
+	return checkElement(n, [elementHead]byte(f.head[4:]))
 }
 
 // add goes on over the bytes p.
@@ -180,7 +184,7 @@ func (f *framer) hop(p []byte) (n int) {
 		if kind > ElementRecord || size < 9 && kind == ElementTimestamped || size < 1 || size > int64(len(p)-n-4) {
 			break // not a record, or not whole: the careful way
 		}
-		f.count[kind]++
+		f.all++
 		f.prev, f.last = f.pos+int64(n), kind
 		n += 4 + int(size)
 	}
@@ -206,7 +210,7 @@ func (f *framer) step(p []byte) (n int) {
 		if f.got == 4 {
 			f.need = int64(int32(binary.BigEndian.Uint32(f.head[:])))
 			if f.need <= 0 {
-				f.fail(n, "a record of %d bytes", f.need)
+				f.fail(n)
 				return n
 			}
 		} else {
@@ -220,8 +224,8 @@ func (f *framer) step(p []byte) (n int) {
 	size := int64(int32(binary.BigEndian.Uint32(f.head[:])))
 	var head [elementHead]byte
 	copy(head[:], f.head[4:f.got])
-	if text := checkElement(size, head); text != "" {
-		f.fail(n, "%s", text)
+	if checkElement(size, head) != "" {
+		f.fail(n)
 		return n
 	}
 	k := int(min(f.need, int64(len(p)-n)))
@@ -229,13 +233,15 @@ func (f *framer) step(p []byte) (n int) {
 	f.pos += int64(n)
 	if f.need == 0 {
 		f.last = ElementKind(head[0])
-		f.count[f.last]++
-		f.got, f.prev, f.whole, f.head = 0, f.whole, f.pos, [9]uint8{}
+		if f.all++; !f.last.IsRecord() {
+			f.other++
+		}
+		f.prev, f.whole, f.within = f.whole, f.pos, within{}
 	}
 	return n
 }
 
-func (f *framer) fail(n int, format string, args ...any) {
+func (f *framer) fail(n int) {
 	f.pos += int64(n)
-	f.bad, f.text = true, fmt.Sprintf(format, args...)
+	f.bad = true
 }

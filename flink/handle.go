@@ -146,6 +146,15 @@ func (h StreamHandle) Data() []byte {
 	return h.raw[at+4:]
 }
 
+// DataOffset returns where in _metadata the data of an inline handle begins.
+func (h StreamHandle) DataOffset() int64 {
+	if h.Kind() != KindByteStream {
+		return 0
+	}
+	_, at := h.field(1)
+	return int64(h.at + at + 4)
+}
+
 // StartPos returns where in its file a segment begins.
 func (h StreamHandle) StartPos() int64 {
 	if h.Kind() != KindSegment {

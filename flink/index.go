@@ -131,8 +131,8 @@ type Buffer struct {
 var errStop = errors.New("stop")
 
 // Buffers yields the buffers of channel i of x in the order in which Flink
-// replays them. A chunk that cannot be read is an error, which ends the
-// iteration.
+// replays them. A chunk that cannot be read is an error; whoever goes on gets the
+// chunks behind it. Any other error ends the iteration.
 func (c *Checkpoint) Buffers(ctx context.Context, x *Index, i int) func(yield func(Buffer, error) bool) {
 	return func(yield func(Buffer, error) bool) {
 		s := Stream{Handle: x.Streams[x.Channels[i].Stream].Handle, Chunks: x.chunksOf(i)}
@@ -156,8 +156,11 @@ func (c *Checkpoint) Buffers(ctx context.Context, x *Index, i int) func(yield fu
 				}
 				return nil
 			},
-			bad: func(_ int, err *FormatError) error {
-				return &inflight.Error{Op: "read", Object: s.Handle.String(), Err: err}
+			bad: func(k int, err *FormatError) error {
+				if !yield(Buffer{Chunk: s.Chunks[k]}, &inflight.Error{Op: "read", Object: s.Handle.String(), Err: err}) {
+					return errStop
+				}
+				return nil
 			},
 		})
 		if err != nil && !errors.Is(err, errStop) {

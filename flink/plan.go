@@ -341,6 +341,34 @@ func (p *Plan) Execute(ctx context.Context, dst backends.Backend, dir string) er
 	})
 }
 
+// Vacant answers ErrExist if there is anything in directory dir of dst, finished
+// or not, or a file of that name.
+func Vacant(ctx context.Context, verb string, dst backends.Backend, dir string) error {
+	taken := func(name string) error {
+		return &inflight.Error{Op: verb, Object: name, Err: inflight.ErrExist, Mend: "give a directory that does not exist"}
+	}
+	if _, err := dst.Stat(ctx, dir); dir != "" && err == nil {
+		return taken(dir)
+	}
+	for info, err := range dst.List(ctx, backends.Below(dir)) {
+		if err == nil {
+			return taken(info.Name)
+		}
+		if !errors.Is(err, inflight.ErrNotExist) {
+			return err
+		}
+	}
+	for l, err := range dst.Leftovers(ctx, dir) {
+		if err == nil {
+			return taken(l.Name)
+		}
+		if !errors.Is(err, inflight.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
 // target is a new directory that is being written.
 type target struct {
 	dst     backends.Backend
@@ -351,14 +379,8 @@ type target struct {
 // into writes the directory dir of dst, which must be empty: first what fn
 // creates, then the one file that it returns.
 func into(ctx context.Context, verb string, dst backends.Backend, dir string, fn func(t *target) (last string, content []byte, err error)) error {
-	for info, err := range dst.List(ctx, backends.Below(dir)) {
-		if errors.Is(err, inflight.ErrNotExist) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		return &inflight.Error{Op: verb, Object: info.Name, Err: inflight.ErrExist, Mend: "give a directory that does not exist"}
+	if err := Vacant(ctx, verb, dst, dir); err != nil {
+		return err
 	}
 	t := &target{dst: dst, dir: dir}
 	last, content, err := fn(t)
@@ -373,7 +395,9 @@ func into(ctx context.Context, verb string, dst backends.Backend, dir string, fn
 			return err // there may be a checkpoint: its files stay
 		}
 	}
-	return errors.Join(err, dst.Remove(context.WithoutCancel(ctx), t.written...))
+	// A name that nobody has goes along, so that a store with folders removes the
+	// empty one of a file that was given up.
+	return errors.Join(err, dst.Remove(context.WithoutCancel(ctx), append(t.written, path.Join(dir, "none"))...))
 }
 
 // create writes one file.

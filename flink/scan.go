@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 )
 
@@ -35,7 +36,8 @@ type scan struct {
 	pairs        []*pair
 	edges        []Edge // the caller's, then those inferred too
 
-	sums      bool    // make checksums too
+	sums      bool    // make checksums of chunks too
+	digests   bool    // and of channels
 	byChannel [][]int // for chunksOf
 	// suspect chunks are taken for unreadable.
 	suspect map[chunkAt]bool
@@ -53,11 +55,12 @@ type channelScan struct {
 	unread bool  // not all its chunks could be read
 	bytes  int64 // of payload
 	chunks int64 // that could be read
+	digest format.Digest
 }
 
 // track follows an output channel from where one input part ended.
 type track struct {
-	start framer
+	start within
 	framer
 	where int64
 }
@@ -183,6 +186,9 @@ func (s *scan) pass(ctx context.Context, i int, side inflight.Side) error {
 			}
 			if s.sums {
 				st.sums[k] = crc32.Update(st.sums[k], castagnoli, p)
+			}
+			if s.digests {
+				ch.digest = ch.digest.Add(p)
 			}
 			if !ch.unread {
 				piece(int(c.Channel), c.Offset+lengthSize+at, p)
@@ -385,13 +391,13 @@ func (s *scan) lay() {
 	}
 	for _, p := range s.parts {
 		for _, out := range p.channels {
-			s.track(out, framer{})
+			s.track(out, within{})
 		}
 	}
 	for _, p := range s.pairs {
 		for in, out := range connections(p.gate, p.part) {
 			if in >= 0 && out >= 0 && !s.lost(in) {
-				s.track(out, s.channels[in].frame.at())
+				s.track(out, s.channels[in].frame.within)
 			}
 		}
 	}
@@ -408,19 +414,19 @@ func endsOf(list []*ends, p port) *ends {
 // lost reports whether it is not known where input channel in ends.
 func (s *scan) lost(in int) bool { return s.channels[in].unread || s.channels[in].frame.bad }
 
-func (s *scan) track(out int, start framer) {
+func (s *scan) track(out int, start within) {
 	ch := &s.channels[out]
 	if !slices.ContainsFunc(ch.tracks, func(t track) bool { return t.start == start }) {
-		ch.tracks = append(ch.tracks, track{start: start, framer: start})
+		ch.tracks = append(ch.tracks, track{start: start, framer: framer{within: start}})
 	}
 }
 
 // trackOf returns the track of output channel out that goes on from in, which may
 // be -1.
 func (s *scan) trackOf(in, out int) *track {
-	var start framer
+	var start within
 	if in >= 0 {
-		start = s.channels[in].frame.at()
+		start = s.channels[in].frame.within
 	}
 	ch := &s.channels[out]
 	i := slices.IndexFunc(ch.tracks, func(t track) bool { return t.start == start })
@@ -444,7 +450,7 @@ func (s *scan) join() {
 	edges := match(s.pairs)
 	for i, ch := range s.channels {
 		if ch.frame.bad && !ch.unread {
-			s.channelError(CodeElement, i, ch.where, nil, "%s, %d bytes into the channel", ch.frame.text, ch.frame.whole)
+			s.channelError(CodeElement, i, ch.where, nil, "%s, %d bytes into the channel", ch.frame.text(), ch.frame.whole)
 		}
 	}
 	joined := map[*ends]bool{}
@@ -496,7 +502,7 @@ func (s *scan) misfit(t *track, in, out int) {
 		goesOn = fmt.Sprintf("from the input part of %s %s", s.x.Channels[in].Task, s.x.Channels[in].Address)
 	}
 	if t.bad {
-		s.channelError(CodeElement, out, t.where, nil, "%s, %d bytes into the output part, which goes on %s", t.text, t.whole, goesOn)
+		s.channelError(CodeElement, out, t.where, nil, "%s, %d bytes into the output part, which goes on %s", t.text(), t.whole, goesOn)
 		return
 	}
 	s.channelError(CodeRecordFraming, out, -1, nil, "the last %d bytes are the beginning of a record that does not end; the output part goes on %s", t.pos-t.whole, goesOn)

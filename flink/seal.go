@@ -278,12 +278,17 @@ func readSeal(ctx context.Context, p *places) (*Seal, string, error) {
 	if err != nil {
 		return nil, SealName(base), err
 	}
-	b, err := readAll(ctx, l.backend, l.name, maxSeal)
-	if err != nil {
-		return nil, l.name, err
-	}
-	s, err := DecodeSeal(b)
+	s, err := ReadSeal(ctx, l.backend, l.name)
 	return s, l.name, err
+}
+
+// ReadSeal reads the seal of that name on b.
+func ReadSeal(ctx context.Context, b backends.Backend, name string) (*Seal, error) {
+	p, err := readAll(ctx, b, name, maxSeal)
+	if err != nil {
+		return nil, err
+	}
+	return DecodeSeal(p)
 }
 
 // sealOfDamaged says of metadata that cannot be read whether it was sealed.
@@ -295,9 +300,13 @@ func (r *Report) sealOfDamaged(ctx context.Context, b backends.Backend, dir stri
 	if o.NoSeal {
 		return nil
 	}
-	seal, _, err := readSeal(ctx, p)
-	if err := errors.Join(err, p.close()); err != nil {
-		return ctx.Err()
+	seal := o.Seal
+	if seal == nil {
+		var err error
+		seal, _, err = readSeal(ctx, p)
+		if err := errors.Join(err, p.close()); err != nil {
+			return ctx.Err()
+		}
 	}
 	raw, err := readAll(ctx, b, path.Join(dir, MetadataName), MaxMetadata)
 	if err != nil {

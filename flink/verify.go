@@ -21,6 +21,8 @@ type VerifyOptions struct {
 	Edges []Edge
 	// NoSeal: a seal beside the checkpoint is not looked at.
 	NoSeal bool
+	// Seal to compare with, instead of the one beside the checkpoint.
+	Seal *Seal
 }
 
 // Report is what Verify found.
@@ -34,6 +36,10 @@ type Report struct {
 	Index *Index
 	// Channels, Buffers and Bytes count what could be read.
 	Channels, Buffers, Bytes int64
+	// Contents, in the order of Index.Channels, and Connections say it one by one.
+	// Only Scan fills them.
+	Contents    []Contents
+	Connections []Connection
 }
 
 // Verify checks the checkpoint in directory dir on b, as far as its structure
@@ -71,8 +77,8 @@ func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, erro
 	if err := v.foreign(ctx); err != nil {
 		return nil, err
 	}
-	var seal *Seal
-	if !o.NoSeal {
+	seal := o.Seal
+	if seal == nil && !o.NoSeal {
 		var err error
 		if seal, err = v.seal(ctx); err != nil {
 			return nil, err
@@ -91,11 +97,8 @@ func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, erro
 		}
 	}
 	sortFindings(v.findings)
-	r := &Report{Findings: v.findings, Edges: s.edges, Sealed: seal != nil, Index: v.x, Channels: int64(len(v.x.Channels))}
-	for _, ch := range s.channels {
-		r.Bytes += ch.bytes
-		r.Buffers += ch.chunks
-	}
+	r := s.report()
+	r.Findings, r.Sealed = v.findings, seal != nil
 	return r, nil
 }
 

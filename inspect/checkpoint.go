@@ -35,8 +35,10 @@ func (i *Inspector) newest(ctx context.Context, t *Target) (job, dir string, err
 		return "", "", fail("open", t.Name, fmt.Errorf("%w: a checkpoint is wanted, and this is a file", inflight.ErrConfig), "name the directory chk-<id>, a job, or a root with one job")
 	case t.Kind == TargetCheckpoint:
 		return "", t.Dir, nil
-	case len(t.Jobs) > 1:
-		return "", "", fail("open", t.Name, fmt.Errorf("%w: there are several jobs: %s", inflight.ErrConfig, few(t.Jobs)), "name one, or add --job")
+	case len(t.allJobs()) > 1:
+		return "", "", fail("open", t.Name, fmt.Errorf("%w: there are several jobs: %s", inflight.ErrConfig, few(t.allJobs())), "name one, or add --job")
+	case t.Flink:
+		return i.newestFlink(ctx, t)
 	}
 	log, err := t.log(t.Jobs[0])
 	if err != nil {

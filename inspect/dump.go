@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -136,6 +135,7 @@ type Dumped struct {
 	Bytes []byte
 	// Ended are the records that end in the buffer, with DumpOptions.Records.
 	Ended []Record
+	flink bool
 }
 
 // Title says which address the buffer is of, and which file it lies in.
@@ -151,6 +151,9 @@ func (d *Dumped) String() string {
 		pos = inflight.Pos{Epoch: *d.Epoch, Offset: *d.StreamOffset, Seq: *d.Seq}
 	}
 	s := fmt.Sprintf("%s: %d bytes at %d", pos, d.Length, d.Offset)
+	if d.flink { // which knows no positions
+		s = fmt.Sprintf("%d bytes at %d", d.Length, d.Offset)
+	}
 	if d.Gap {
 		s = "(bytes are missing) " + s
 	}
@@ -174,17 +177,21 @@ func (i *Inspector) Dump(ctx context.Context, t *Target, o DumpOptions, yield fu
 		return i.dumpFile(ctx, t, newDumper(o, yield))
 	}
 	var findings []inflight.Finding
-	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
-		c, err := i.openDir(ctx, t, job, dir)
-		if err != nil {
-			return gone(t, err), false, err
-		}
-		defer c.Close()
+	err := i.settled(ctx, t, func(job, dir string) (_, _ bool, err error) {
 		began := false
 		d := newDumper(o, func(b *Dumped) error {
 			began = true
 			return yield(b)
 		})
+		if t.Flink {
+			findings, err = i.dumpFlink(ctx, t, dir, d)
+			return d.stop == nil && (gone(t, err) || lacks(findings, nil)), began, err
+		}
+		c, err := i.openDir(ctx, t, job, dir)
+		if err != nil {
+			return gone(t, err), false, err
+		}
+		defer c.Close()
 		findings, err = i.dumpCheckpoint(ctx, c, d)
 		return d.stop == nil && lacks(findings, err), began, err
 	})
@@ -360,14 +367,18 @@ func (d *dumper) buffer(b *reader.Buffer) error {
 	out.Place = placeOf(&b.Task, &b.Address)
 	out.Epoch, out.StreamOffset, out.Seq = ptr(b.Pos.Epoch, known), ptr(b.Pos.Offset, known), ptr(b.Pos.Seq, known)
 	out.File, out.Offset, out.Length, out.Gap = b.File, b.Offset, len(b.Bytes), b.Gap
+	d.complete(&out)
+	return d.yield(&out)
+}
+
+// complete adds what the options want of the bytes.
+func (d *dumper) complete(out *Dumped) {
 	if d.o.Digest {
-		sum := sha256.Sum256(b.Bytes)
-		out.SHA256 = hex.EncodeToString(sum[:])
+		out.SHA256 = hexSum(out.Bytes)
 	}
 	if d.o.Hex {
-		out.Hex = hex.EncodeToString(b.Bytes)
+		out.Hex = hex.EncodeToString(out.Bytes)
 	}
-	return d.yield(&out)
 }
 
 // splitter returns what tells the records of e apart; nil: nothing does.

@@ -33,7 +33,12 @@ func (i *Inspector) Collect(ctx context.Context, t *Target, o CollectOptions) (*
 	if t.Kind != TargetJob && t.Kind != TargetRoot {
 		return nil, fail("gc", t.Name, fmt.Errorf("%w: it is no job", inflight.ErrConfig), "name a job, or a folder with jobs")
 	}
-	list, err := i.List(ctx, t)
+	if t.Flink {
+		return nil, fail("gc", t.Name, fmt.Errorf("%w: Flink deletes its checkpoints itself", inflight.ErrUnsupported), "ls and du tell what takes room; delete what no job restores from by hand")
+	}
+	mine := *t
+	mine.FlinkJobs = nil
+	list, err := i.List(ctx, &mine)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/flink"
 	"github.com/spillway-io/spillway/inflight"
 )
 
@@ -15,11 +16,15 @@ import (
 type Options struct {
 	// Open opens stores. Default backends.Open.
 	Open func(ctx context.Context, url string) (backends.Backend, error)
+	// Create opens the stores that rewrites and seals are written to. Default Open.
+	Create func(ctx context.Context, url string) (backends.Backend, error)
 	// Now is the clock that ages are measured with. Default time.Now.
 	Now func() time.Time
 	// Expect is told how many bytes are going to be read, when that becomes
 	// known, so that progress can be shown. It may be nil.
 	Expect func(bytes int64)
+	// Moves say where files of Flink lie that were written elsewhere.
+	Moves []flink.Move
 }
 
 // Inspector looks into checkpoints.
@@ -29,6 +34,9 @@ type Inspector struct{ o Options }
 func New(o Options) *Inspector {
 	if o.Open == nil {
 		o.Open = backends.Open
+	}
+	if o.Create == nil {
+		o.Create = o.Open
 	}
 	if o.Now == nil {
 		o.Now = time.Now

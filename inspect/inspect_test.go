@@ -61,8 +61,8 @@ func TestForPeople(t *testing.T) {
 	require.Equal(t, "a: b c?[31md?", oneLine("a\nb\tc\x1b[31md\u0085"), "what a damaged file holds must not steer a terminal")
 	require.Equal(t, "1 file", plural(1, "file"))
 	require.Equal(t, "0 files", plural(0, "file"))
-	require.Equal(t, `record of 3 bytes: "a\x00b"`, Record{3, []byte("a\x00b")}.String())
-	require.Equal(t, `record of 9 bytes: "ab"…`, Record{9, []byte("ab")}.String())
+	require.Equal(t, `record of 3 bytes: "a\x00b"`, Record{Length: 3, Preview: []byte("a\x00b")}.String())
+	require.Equal(t, `record of 9 bytes: "ab"…`, Record{Length: 9, Preview: []byte("ab")}.String())
 }
 
 // TestShorten cuts lists, and keeps what helps.
@@ -121,7 +121,7 @@ func TestRecordPreviewIsBounded(t *testing.T) {
 	s := recordSplitter{keep: true}
 	n, ended := s.add(append([]byte{0, 0, 4, 0}, bytes.Repeat([]byte("x"), 1024)...))
 	require.EqualValues(t, 1, n)
-	require.Equal(t, []Record{{1024, bytes.Repeat([]byte("x"), recordPreview)}}, ended)
+	require.Equal(t, []Record{{Length: 1024, Preview: bytes.Repeat([]byte("x"), recordPreview)}}, ended)
 }
 
 func TestSplitURL(t *testing.T) {

@@ -26,12 +26,23 @@ const (
 	TypeFinding      LineType = "finding"      // what is wrong: NoteLine
 	TypeCapabilities LineType = "capabilities" // what a store promises: CapabilitiesLine
 	TypeCheck        LineType = "check"        // one promise of a store, tried: CheckLine
+	TypeMetadata     LineType = "metadata"     // the _metadata of Flink: MetadataLine
+	TypeMaster       LineType = "master"       // state of a hook of Flink's coordinator: MasterLine
+	TypeOperator     LineType = "operator"     // an operator of Flink: OperatorLine
+	TypeState        LineType = "state"        // keyed or operator state of a subtask of Flink: StateLine
+	TypeHandle       LineType = "handle"       // a handle of channel state of Flink: HandleLine
+	TypeUsage        LineType = "usage"        // what takes room: UsageLine
+	TypeDifference   LineType = "difference"   // what differs between two checkpoints: DifferenceLine
+	TypePlan         LineType = "plan"         // a rewrite: PlanLine
+	TypeLoss         LineType = "loss"         // in-flight data that a rewrite gives up: LossLine
+	TypeSeal         LineType = "seal"         // a seal: SealLine
 )
 
 // Place says which subtask and address a line is about. What does not concern
 // it is left out.
 type Place struct {
 	Vertex       *string `json:"vertex,omitempty"`
+	OperatorID   string  `json:"operator_id,omitempty"` // of Flink
 	Subtask      *int    `json:"subtask,omitempty"`
 	Side         string  `json:"side,omitempty"` // input, output or state
 	Gate         *int    `json:"gate,omitempty"`
@@ -68,6 +79,9 @@ type CheckpointLine struct {
 	Job  string                `json:"job,omitempty"`
 	Dir  string                `json:"dir"` // on the backend
 	ID   inflight.CheckpointID `json:"id"`
+	// Flink: it is one of Flink's. MetadataVersion is that of its _metadata.
+	Flink           bool `json:"flink,omitempty"`
+	MetadataVersion int  `json:"metadata_version,omitempty"`
 	// State is empty for a claim.
 	State     catalog.State    `json:"state,omitempty"`
 	Kind      string           `json:"kind,omitempty"` // checkpoint, savepoint or claim; left out where it cannot be told
@@ -102,6 +116,7 @@ type CheckpointLine struct {
 type SubtaskLine struct {
 	Type         LineType `json:"type"`
 	Vertex       string   `json:"vertex"`
+	OperatorID   string   `json:"operator_id,omitempty"` // of Flink
 	Subtask      int      `json:"subtask"`
 	Finished     bool     `json:"finished,omitempty"` // it had ended before
 	Missing      bool     `json:"missing,omitempty"`  // it is not in the checkpoint
@@ -134,6 +149,9 @@ type EdgeLine struct {
 	Records     *uint64  `json:"records,omitempty"` // whole ones, where they are length-prefixed
 	// Skew is the share of the busiest connection: 1 means that it has everything.
 	Skew float64 `json:"skew"`
+	// Evidence: the edge was inferred, from so many connections on which a record
+	// goes on from one end to the other.
+	Evidence *int `json:"evidence,omitempty"`
 }
 
 // ChannelLine is what was captured of one address.
@@ -153,15 +171,35 @@ type ChannelLine struct {
 	// CutBytes and CutRecords are what had been consumed or emitted at the snapshot.
 	CutBytes   *uint64 `json:"cut_bytes,omitempty"`
 	CutRecords *uint64 `json:"cut_records,omitempty"`
+	// StateSize and Offsets are what the handle of Flink says; Handle is the
+	// number of its line.
+	StateSize *int64  `json:"state_size,omitempty"`
+	Handle    *int    `json:"handle,omitempty"`
+	Offsets   []int64 `json:"offsets,omitempty"`
+	// Ranges are where in files it lies.
+	Ranges []RangeLine `json:"ranges,omitempty"`
+}
+
+// RangeLine is a part of a file.
+type RangeLine struct {
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	Length int64  `json:"length"`
 }
 
 // FileLine is a channel-state file of a checkpoint.
 type FileLine struct {
 	Type      LineType `json:"type"`
-	Name      string   `json:"name"` // relative to the job
-	FileID    string   `json:"file_id"`
+	Name      string   `json:"name"` // relative to the job; of Flink, to the store
+	FileID    string   `json:"file_id,omitempty"`
 	SizeBytes int64    `json:"size_bytes"`
-	Subtasks  int      `json:"subtasks"` // that have a section in it
+	Subtasks  int      `json:"subtasks"` // that have a section in it, or a handle that leads to it
+	// Of Flink: what lies in it, how much of it belongs to the checkpoint, whether
+	// it is not where its path leads.
+	Use       FileUse `json:"use,omitempty"`
+	UsedBytes *int64  `json:"used_bytes,omitempty"`
+	Moved     bool    `json:"moved,omitempty"`
+	SHA256    string  `json:"sha256,omitempty"`
 }
 
 // FindingLine is one finding of verify.
@@ -181,15 +219,20 @@ type NoteLine struct {
 }
 
 // appendNotes adds findings to the lines of a report.
-func appendNotes(lines []any, findings []inflight.Finding) []any {
+func appendNotes(lines []any, findings []inflight.Finding, operators map[string]string) []any {
 	for _, f := range findings {
-		lines = append(lines, &NoteLine{TypeFinding, findingLine(f)})
+		lines = append(lines, &NoteLine{TypeFinding, findingLine(f, operators)})
 	}
 	return lines
 }
 
-func findingLine(f inflight.Finding) FindingLine {
+// findingLine describes a finding; operators are the ids of Flink's operators, by
+// vertex.
+func findingLine(f inflight.Finding, operators map[string]string) FindingLine {
 	l := FindingLine{Severity: f.Severity, Code: f.Code, Object: f.Object, Place: placeOf(f.Task, f.Address), Text: Shorten(oneLine(f.Text))}
+	if f.Task != nil {
+		l.OperatorID = operators[f.Task.Vertex]
+	}
 	if f.Offset >= 0 {
 		l.Offset = &f.Offset
 	}
@@ -207,10 +250,13 @@ type BufferLine struct {
 	Offset  int64   `json:"offset"`
 	Length  int     `json:"length"`
 	SHA256  string  `json:"sha256,omitempty"`
-	File    string  `json:"file,omitempty"` // relative to the job
+	File    string  `json:"file,omitempty"` // relative to the job; of Flink, to the store
 	Gap     bool    `json:"gap,omitempty"`  // bytes are missing before it
 	Hex     string  `json:"hex,omitempty"`
 	Records *uint64 `json:"records,omitempty"` // that end in it
+	// StartPos is where in File the stream begins that Offset counts in, of Flink.
+	StartPos *int64        `json:"start_pos,omitempty"`
+	Elements []ElementLine `json:"elements,omitempty"` // that end in it, of Flink
 }
 
 // ObjectLine is one object of a job, and what a collection does with it.

@@ -48,6 +48,21 @@ func (i *Inspector) List(ctx context.Context, t *Target) (*Listing, error) {
 			l.Findings = append(l.Findings, s.Findings...)
 		}
 	}
+	for _, job := range t.FlinkJobs {
+		if t.Kind == TargetCheckpoint {
+			line, findings, err := i.flinkSlot(ctx, t, job, t.Dir)
+			if err != nil {
+				return nil, err
+			}
+			l.Checkpoints, l.Findings = append(l.Checkpoints, line), append(l.Findings, findings...)
+			return l, nil
+		}
+		lines, findings, err := i.listFlink(ctx, t, job)
+		if err != nil {
+			return nil, err
+		}
+		l.Checkpoints, l.Findings = append(l.Checkpoints, lines...), append(l.Findings, findings...)
+	}
 	if t.Kind == TargetCheckpoint && len(l.Checkpoints) == 0 { // a copy, which is in no log
 		c, err := i.open(ctx, t)
 		if err != nil {
@@ -127,7 +142,7 @@ func (l *Listing) Lines() (lines []any) {
 	for i := range l.Checkpoints {
 		lines = append(lines, &l.Checkpoints[i])
 	}
-	return appendNotes(lines, l.Findings)
+	return appendNotes(lines, l.Findings, nil)
 }
 
 // Failed reports whether a slot is damaged or lacks files.
@@ -142,8 +157,11 @@ func (l *Listing) Tables() (tables []Table) {
 	var t *Table
 	for i := range l.Checkpoints {
 		c := &l.Checkpoints[i]
-		if i == 0 || c.Job != l.Checkpoints[i-1].Job {
+		if i == 0 || c.Job != l.Checkpoints[i-1].Job || c.Flink != l.Checkpoints[i-1].Flink {
 			title := "job " + c.Job
+			if c.Flink {
+				title = "Flink " + title
+			}
 			if c.Job == "" {
 				title = l.title // no entry tells its name
 			}

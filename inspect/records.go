@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spillway-io/spillway/flink"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 	"github.com/spillway-io/spillway/reader"
@@ -158,10 +159,19 @@ const recordPreview = 256
 type Record struct {
 	Length  int
 	Preview []byte // its first bytes
+	// Element is what it is to Flink; nil: a record of ours.
+	Element *ElementLine
 }
 
 // String returns the record's length and beginning.
 func (r Record) String() string {
+	switch {
+	case r.Element == nil:
+	case r.Element.Kind == flink.ElementRecord.String():
+		return r.value()
+	default:
+		return r.Element.String()
+	}
 	if len(r.Preview) < r.Length {
 		return fmt.Sprintf("record of %s: %q…", plural(r.Length, "byte"), r.Preview)
 	}
@@ -170,11 +180,12 @@ func (r Record) String() string {
 
 // recordSplitter tells records apart for people: it keeps the beginning of each.
 type recordSplitter struct {
-	keep bool   // beginnings
-	head []byte // of the record that is open
-	need int    // bytes of it still to come
-	open Record
-	bad  bool // a length made no sense
+	keep    bool   // beginnings
+	partner int    // the channel of Flink that goes on
+	head    []byte // of the record that is open
+	need    int    // bytes of it still to come
+	open    Record
+	bad     bool // a length made no sense
 }
 
 // add takes the bytes that follow and returns how many records end in them, and

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/flink"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -33,7 +34,7 @@ func (i *Inspector) settled(ctx context.Context, t *Target, look func(job, dir s
 			return err
 		}
 		if final || t.Kind == TargetCheckpoint || try == retiredTries {
-			return fail("read", path.Join(t.Name, format.CheckpointDir(idOf(dir))), fmt.Errorf("%w while it was being read", inflight.ErrRetired), "ls tells what the job keeps")
+			return fail("read", path.Join(t.Name, path.Base(dir)), fmt.Errorf("%w while it was being read", inflight.ErrRetired), "ls tells what the job keeps")
 		}
 	}
 }
@@ -48,14 +49,13 @@ func gone(t *Target, err error) bool {
 	return lacks(nil, err) || t.Kind != TargetCheckpoint && errors.Is(err, ErrNotCheckpoint)
 }
 
-func idOf(dir string) inflight.CheckpointID {
-	id, _ := format.ParseCheckpointDir(path.Base(dir))
-	return id
-}
-
 // retired reports whether the job has gone on and does not keep the checkpoint
 // in dir, which was there before.
 func (i *Inspector) retired(ctx context.Context, t *Target, job, dir string) bool {
+	if t.Flink { // which deletes the metadata first
+		_, err := t.Backend.Stat(ctx, path.Join(dir, flink.MetadataName))
+		return errors.Is(err, fs.ErrNotExist)
+	}
 	id, ok := format.ParseCheckpointDir(path.Base(dir))
 	if !ok {
 		return false // a copy, which is in no log

@@ -39,6 +39,9 @@ type Roundtrip struct {
 // same topology would, and compares what arrives with what was captured: counts,
 // digests, positions and order. Payload is not kept.
 func (i *Inspector) Roundtrip(ctx context.Context, t *Target) (*Roundtrip, error) {
+	if t.Flink {
+		return nil, fail("restore", t.Name, fmt.Errorf("%w: only Flink restores a checkpoint of Flink", inflight.ErrUnsupported), "verify checks it; flink convert --to spillway makes one that can be tried here")
+	}
 	var r *Roundtrip
 	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
 		c, err := i.openDir(ctx, t, job, dir)
@@ -222,7 +225,7 @@ func (r *Roundtrip) differs(t inflight.Task, a *inflight.Address, text string) {
 // Lines returns the checkpoint, a ReplayLine for each channel, and what is
 // wrong.
 func (r *Roundtrip) Lines() []any {
-	return appendNotes(appendLines([]any{&r.Checkpoint}, r.Channels), r.Findings)
+	return appendNotes(appendLines([]any{&r.Checkpoint}, r.Channels), r.Findings, nil)
 }
 
 // Failed reports whether anything differs.
@@ -245,7 +248,7 @@ func (r *Roundtrip) Tables() []Table {
 	t.Note = fmt.Sprintf("%d of %s equal, %s replayed", equal, plural(len(r.Channels), "channel"), size(bytes))
 	tables := []Table{t}
 	if len(r.Findings) > 0 {
-		tables = append(tables, findingTable(r.Findings))
+		tables = append(tables, findingTable(r.Findings, nil))
 	}
 	return tables
 }

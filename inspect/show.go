@@ -44,7 +44,16 @@ type ShowOptions struct {
 	Records bool
 	// Top is how many channels the tables list. Default 10.
 	Top int
+	// By orders the tables: BySize, or as they are.
+	By string
+	// Ranges tells where in files each channel lies.
+	Ranges bool
+	// Digest reads all files of a checkpoint of Flink, for their SHA-256.
+	Digest bool
 }
+
+// BySize orders tables by what takes most room.
+const BySize = "size"
 
 // View is what Show found.
 type View struct {
@@ -55,8 +64,18 @@ type View struct {
 	Channels    []ChannelLine
 	Connections []ConnectionLine
 	Findings    []inflight.Finding
-	top         int
-	gone        bool // files were not there while it was looked at
+	// Of Flink's only.
+	Metadata  *MetadataLine
+	Masters   []MasterLine
+	Operators []OperatorLine
+	States    []StateLine
+	Handles   []HandleLine
+
+	top       int
+	by        string
+	gone      bool              // files were not there while it was looked at
+	loose     int               // connections of Flink whose edge is not known
+	operators map[string]string // ids of Flink's operators, by vertex
 }
 
 // Show describes a checkpoint from its manifest, indexes and statistics; data
@@ -66,8 +85,17 @@ func (i *Inspector) Show(ctx context.Context, t *Target, o ShowOptions) (*View, 
 	if o.Top < 0 {
 		return nil, fail("show", t.Name, fmt.Errorf("%w: the %d fullest channels are wanted", inflight.ErrConfig, o.Top), "ask for 1 or more")
 	}
+	if o.By != "" && o.By != BySize {
+		return nil, fail("show", t.Name, fmt.Errorf("%w: no order %q", inflight.ErrConfig, o.By), "use size")
+	}
 	var v *View
-	err := i.settled(ctx, t, func(job, dir string) (bool, bool, error) {
+	err := i.settled(ctx, t, func(job, dir string) (_, _ bool, err error) {
+		if t.Flink {
+			if v, err = i.showFlink(ctx, t, job, dir, o); err != nil {
+				return gone(t, err), false, err
+			}
+			return lacks(v.Findings, nil), false, nil
+		}
 		c, err := i.openDir(ctx, t, job, dir)
 		if err != nil {
 			if t.Kind == TargetCheckpoint {
@@ -94,7 +122,7 @@ func (i *Inspector) showCheckpoint(ctx context.Context, c *checkpoint, o ShowOpt
 	if err != nil {
 		return nil, err
 	}
-	v := &View{Checkpoint: i.line(ctx, c), Findings: a.findings, top: cmp.Or(o.Top, 10), gone: a.gone()}
+	v := &View{Checkpoint: i.line(ctx, c), Findings: a.findings, top: cmp.Or(o.Top, 10), by: o.By, gone: a.gone()}
 	stats, err := c.stats(ctx)
 	if err != nil {
 		f := findingOf(err, c.Dir+"/"+format.StatsName)
@@ -107,6 +135,11 @@ func (i *Inspector) showCheckpoint(ctx context.Context, c *checkpoint, o ShowOpt
 	v.files(c.Manifest)
 	v.subtasks(c.Manifest, a, stats)
 	v.channels(c.Manifest, a)
+	if o.Ranges {
+		if err := v.ranges(ctx, c); err != nil {
+			return nil, err
+		}
+	}
 	v.edges(c.Manifest, a)
 	for k := range a.flows {
 		f := &a.flows[k]
@@ -237,10 +270,13 @@ func (v *View) edges(m *format.Manifest, a *account) {
 	}
 	for i := range v.Edges {
 		if n := v.Edges[i].InputBytes + v.Edges[i].OutputBytes; n > 0 {
-			v.Edges[i].Skew = math.Round(1e4*float64(busiest[i])/float64(n)) / 1e4
+			v.Edges[i].Skew = share(busiest[i], n)
 		}
 	}
 }
+
+// share is part of whole, of 4 decimals.
+func share(part, whole uint64) float64 { return math.Round(1e4*float64(part)/float64(whole)) / 1e4 }
 
 func connectionLine(f *reader.Flow) ConnectionLine {
 	l := ConnectionLine{Type: TypeConnection, From: f.From.Vertex, FromSubtask: f.From.Subtask, Partition: f.Partition, To: f.To.Vertex, ToSubtask: f.To.Subtask, Gate: f.Gate,
@@ -258,14 +294,22 @@ func connectionLine(f *reader.Flow) ConnectionLine {
 }
 
 // Lines returns the lines of the checkpoint, its files, subtasks, edges,
-// channels and connections, and what is wrong.
+// channels and connections, and what is wrong; of Flink's, those of its metadata
+// too.
 func (v *View) Lines() []any {
 	lines := []any{&v.Checkpoint}
+	if v.Metadata != nil {
+		lines = append(lines, v.Metadata)
+	}
+	lines = appendLines(lines, v.Masters)
 	lines = appendLines(lines, v.Files)
+	lines = appendLines(lines, v.Operators)
 	lines = appendLines(lines, v.Subtasks)
+	lines = appendLines(lines, v.States)
+	lines = appendLines(lines, v.Handles)
 	lines = appendLines(lines, v.Edges)
 	lines = appendLines(lines, v.Channels)
-	return appendNotes(appendLines(lines, v.Connections), v.Findings)
+	return appendNotes(appendLines(lines, v.Connections), v.Findings, v.operators)
 }
 
 func appendLines[T any](lines []any, more []T) []any {
@@ -282,6 +326,9 @@ func (v *View) Failed() bool { return failed(v.Findings) }
 // channels, connections, and of what is wrong.
 func (v *View) Tables() []Table {
 	c := &v.Checkpoint
+	if v.Metadata != nil {
+		return v.flinkTables()
+	}
 	head := Table{Title: c.title(), Note: c.summary()}
 	if len(v.Subtasks) == 0 {
 		return []Table{head}
@@ -292,7 +339,7 @@ func (v *View) Tables() []Table {
 	}
 	tables = append(tables, connectionTable(v.Connections))
 	if len(v.Findings) > 0 {
-		tables = append(tables, findingTable(v.Findings))
+		tables = append(tables, findingTable(v.Findings, nil))
 	}
 	return tables
 }
@@ -300,6 +347,9 @@ func (v *View) Tables() []Table {
 // title names the slot: "checkpoint 7 of job words: completed".
 func (c *CheckpointLine) title() string {
 	title := fmt.Sprintf("%s %d", cmp.Or(c.Kind, "slot"), c.ID)
+	if c.Flink {
+		title = "Flink " + title
+	}
 	if c.Job != "" {
 		title += " of job " + c.Job
 	}
@@ -336,7 +386,11 @@ func (v *View) subtaskTable() Table {
 	if timed {
 		t.Columns = append(t.Columns, columns("#START DELAY", "#ALIGNMENT", "#SYNC", "#ASYNC", "#END TO END", "UNALIGNED")...)
 	}
-	for _, l := range v.Subtasks {
+	lines := slices.Clone(v.Subtasks)
+	if v.by == BySize {
+		slices.SortStableFunc(lines, func(a, b SubtaskLine) int { return cmp.Compare(b.bytes(), a.bytes()) })
+	}
+	for _, l := range lines {
 		r := newRow(TonePlain, inflight.Task{Vertex: l.Vertex, Subtask: l.Subtask}, sizeOrDash(l.InputBytes), sizeOrDash(l.OutputBytes), sizeOrDash(l.StateBytes), l.Buffers, l.Files)
 		if timed {
 			unaligned := "-"
@@ -358,7 +412,13 @@ func (v *View) subtaskTable() Table {
 
 func (v *View) edgeTable() Table {
 	t := Table{Title: "edges", Columns: columns("FROM", "TO", "PARTITIONER", "#CONNECTIONS", "#BUSY", "#INPUT", "#OUTPUT", "#BUFFERS", "#RECORDS", "#SKEW")}
-	for _, l := range v.Edges {
+	lines := slices.Clone(v.Edges)
+	if v.by == BySize {
+		slices.SortStableFunc(lines, func(a, b EdgeLine) int {
+			return cmp.Compare(b.InputBytes+b.OutputBytes, a.InputBytes+a.OutputBytes)
+		})
+	}
+	for _, l := range lines {
 		skew := "-"
 		if l.Skew > 0 {
 			skew = fmt.Sprintf("%.0f%%", 100*l.Skew)
@@ -455,11 +515,14 @@ func (l *ConnectionLine) recordsText() string {
 	return fmt.Sprintf("%d+%d%s%d", *l.ConsumedRecords, *l.Records, sign, *l.EmittedRecords)
 }
 
+// bytes is all that was captured.
+func (l *SubtaskLine) bytes() uint64 { return l.InputBytes + l.OutputBytes + l.StateBytes }
+
 // findingTable lists findings for people.
-func findingTable(findings []inflight.Finding) Table {
+func findingTable(findings []inflight.Finding, operators map[string]string) Table {
 	t := Table{Title: "findings", Columns: columns("SEVERITY", "CODE", "OBJECT", "#OFFSET", "CONCERNS", "TEXT")}
 	for _, f := range findings {
-		l := findingLine(f)
+		l := findingLine(f, operators)
 		concerns := l.task()
 		if a := l.address(); a != "" {
 			concerns += " " + a

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/flink"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -33,9 +34,11 @@ type Target struct {
 	Kind    TargetKind
 	Name    string // as it is shown
 	Backend backends.Backend
-	// Jobs are the folders of the jobs on Backend; "" is its root. A target of
-	// another kind than TargetRoot has one.
-	Jobs []string
+	// Flink: a job or checkpoint is one of Apache Flink's.
+	Flink bool
+	// Jobs are the folders of the jobs on Backend; "" is its root. FlinkJobs are
+	// those of Flink's. A target of another kind than TargetRoot has one.
+	Jobs, FlinkJobs []string
 	// Dir is the directory of the checkpoint on Backend.
 	Dir string
 	// File is the name of the file on Backend.
@@ -60,20 +63,28 @@ func (i *Inspector) Find(ctx context.Context, name, job string) (*Target, error)
 	switch {
 	case t.Kind != TargetRoot:
 		err = fail("open", t.Name, fmt.Errorf("%w: job %q was asked for, and this is no folder with jobs", inflight.ErrConfig, job), "name the root, or leave the job out")
-	case !slices.Contains(t.Jobs, job):
-		err = fail("open", t.Name, fmt.Errorf("%w: there is no job %q", inflight.ErrConfig, job), "name one of: "+few(t.Jobs))
+	case slices.Contains(t.Jobs, job):
+		t.Kind, t.Jobs, t.FlinkJobs = TargetJob, []string{job}, nil
+	case slices.Contains(t.FlinkJobs, job):
+		t.Kind, t.Jobs, t.FlinkJobs, t.Flink = TargetJob, nil, []string{job}, true
+	default:
+		err = fail("open", t.Name, fmt.Errorf("%w: there is no job %q", inflight.ErrConfig, job), "name one of: "+few(t.allJobs()))
 	}
 	if err != nil {
 		return nil, err
 	}
-	t.Kind, t.Jobs = TargetJob, []string{job}
 	return t, nil
+}
+
+// allJobs are the folders of all jobs.
+func (t *Target) allJobs() []string {
+	return slices.Sorted(slices.Values(slices.Concat(t.Jobs, t.FlinkJobs)))
 }
 
 func (i *Inspector) find(ctx context.Context, name string) (t *Target, err error) {
 	parent, base := splitURL(name)
 	switch {
-	case base == format.ManifestName:
+	case base == format.ManifestName, base == flink.MetadataName:
 		return i.find(ctx, parent)
 	case base == path.Base(format.ManifestInDir) && strings.HasSuffix(parent, "/"+format.ManifestName):
 		return i.find(ctx, strings.TrimSuffix(parent, "/"+format.ManifestName))
@@ -89,7 +100,7 @@ func (i *Inspector) find(ctx context.Context, name string) (t *Target, err error
 		}
 		switch _, err := n.up.Stat(ctx, base); {
 		case err == nil:
-			return &Target{Kind: TargetFile, Name: name, Backend: n.up, Jobs: []string{""}, File: base}, nil
+			return n.file(ctx)
 		case strings.HasPrefix(base, ".") && errors.Is(err, inflight.ErrConfig) && backends.CheckName(base) != nil:
 			return nil, fail("open", name, fmt.Errorf("%w: it has the name of an unfinished file", ErrNotCheckpoint), "copy it under another name, such as copy.cstate, and name the copy")
 		case !errors.Is(err, fs.ErrNotExist):
@@ -115,23 +126,41 @@ func (n *named) closeOthers(t *Target) {
 	}
 }
 
+// file is the file of that name; those of Flink say nothing without their
+// metadata.
+func (n *named) file(ctx context.Context) (*Target, error) {
+	if !strings.HasSuffix(n.base, format.StateSuffix) {
+		if is, err := flink.Detect(ctx, n.up, ""); is && err == nil {
+			return nil, notCheckpoint(n.name, "a file of a Flink checkpoint does not say whose bytes it holds: only _metadata does", "name the directory")
+		}
+	}
+	return &Target{Kind: TargetFile, Name: n.name, Backend: n.up, Jobs: []string{""}, File: n.base}, nil
+}
+
 // dir finds out what a directory holds.
 func (n *named) dir(ctx context.Context) (*Target, error) {
 	manifest, slots, any := false, false, false
+	f := flinkNames{}
 	for child, err := range n.self.Children(ctx, "") {
 		if err != nil {
 			return nil, err
 		}
 		_, isSlot := format.ParseCheckpointDir(child)
 		manifest, slots, any = manifest || child == format.ManifestName, slots || isSlot, true
+		f.add(child)
 	}
 	_, isSlot := format.ParseCheckpointDir(n.base)
 	if isSlot && !any { // what is no file is not listed, and may stand where an entry should
 		_, err := n.self.Stat(ctx, format.ManifestName)
 		manifest = err != nil && !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil
 	}
+	if _, _, is := flink.ParseDir(n.base); is && !any {
+		_, err := n.self.Stat(ctx, flink.MetadataName)
+		f.metadata = err != nil && !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil
+		any = f.metadata
+	}
 	switch {
-	case (manifest || isSlot && any && !slots) && n.up != nil:
+	case (manifest || isSlot && any && !slots && !f.metadata) && n.up != nil:
 		// In other directories of the parent some of its files may lie.
 		return &Target{Kind: TargetCheckpoint, Name: n.name, Backend: n.up, Jobs: []string{""}, Dir: n.base}, nil
 	case manifest:
@@ -146,14 +175,21 @@ func (n *named) dir(ctx context.Context) (*Target, error) {
 	case !any:
 		return nil, notCheckpoint(n.name, "there is nothing below it", "name a checkpoint, a job, or a folder with jobs")
 	}
+	if t, err := n.flink(ctx, f); t != nil || err != nil {
+		return t, err
+	}
 	jobs, err := catalog.Jobs(ctx, n.self)
 	if err != nil {
 		return nil, err
 	}
-	if len(jobs) == 0 {
+	theirs, err := flinkJobs(ctx, n.self)
+	if err != nil {
+		return nil, err
+	}
+	if len(jobs)+len(theirs) == 0 {
 		return nil, notCheckpoint(n.name, "no job below it has a checkpoint", "name a checkpoint, a job, or a folder with jobs")
 	}
-	return &Target{Kind: TargetRoot, Name: n.name, Backend: n.self, Jobs: jobs}, nil
+	return &Target{Kind: TargetRoot, Name: n.name, Backend: n.self, Flink: len(jobs) == 0, Jobs: jobs, FlinkJobs: theirs}, nil
 }
 
 // leftovers reports whether unfinished writers left anything, or are at work.
@@ -183,6 +219,16 @@ func splitURL(name string) (parent, base string) {
 	}
 	u.Path, u.RawPath = "/"+strings.TrimPrefix(path.Dir(p), "."), ""
 	return u.String(), path.Base(p)
+}
+
+// urlOf is the URL of a name on b, without what says how to reach the store.
+func urlOf(b backends.Backend, name string) string {
+	u, err := url.Parse(b.URL())
+	if err != nil {
+		return name
+	}
+	u.RawQuery = ""
+	return u.JoinPath(name).String()
 }
 
 // log opens the log of a job.

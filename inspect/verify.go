@@ -32,6 +32,9 @@ type VerifyOptions struct {
 	// Records counts records on all edges as if they were length-prefixed, not
 	// only on those that say so.
 	Records bool
+	// Seal is the path or URL of a seal to compare a checkpoint of Flink with.
+	// Default: the one beside it, if there is one.
+	Seal string
 }
 
 // Verification is what Verify found out about one checkpoint, file or job.
@@ -39,7 +42,9 @@ type Verification struct {
 	Name        string // "checkpoint 7 of job words"
 	Findings    []inflight.Finding
 	Connections []ConnectionLine
-	Salvage     []Table // of a damaged file: what of it is whole
+	Salvage     []Table           // of a damaged file: what of it is whole
+	edges       []string          // of a checkpoint of Flink, as its records tell
+	operators   map[string]string // ids of its operators, by vertex
 	summary     string
 	gone        bool // files were not there while it was looked at
 }
@@ -55,6 +60,9 @@ func (i *Inspector) Verify(ctx context.Context, t *Target, o VerifyOptions, repo
 		}
 		return report(v)
 	}
+	if o.Seal != "" && (!t.Flink || o.All) {
+		return fail("verify", t.Name, fmt.Errorf("%w: a seal belongs to one checkpoint of Flink", inflight.ErrConfig), "name that")
+	}
 	if o.All {
 		if t.Kind == TargetCheckpoint {
 			return fail("verify", t.Name, fmt.Errorf("%w: all checkpoints of a job are wanted, and this is one", inflight.ErrConfig), "name the job")
@@ -64,11 +72,21 @@ func (i *Inspector) Verify(ctx context.Context, t *Target, o VerifyOptions, repo
 				return err
 			}
 		}
+		for _, job := range t.FlinkJobs {
+			if err := i.verifyFlinkJob(ctx, t, job, o, report); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
 	var v *Verification
 	err := i.settled(ctx, t, func(job, dir string) (_, _ bool, err error) {
-		if v, _, err = i.verifyDir(ctx, t, job, dir, o); err != nil {
+		if t.Flink {
+			v, err = i.verifyFlink(ctx, t, job, dir, o)
+		} else {
+			v, _, err = i.verifyDir(ctx, t, job, dir, o)
+		}
+		if err != nil {
 			return gone(t, err), false, err
 		}
 		return v.gone || lacks(v.Findings, nil), false, nil
@@ -416,7 +434,7 @@ func salvageTables(s reader.Salvage) []Table {
 // Lines returns a FindingLine for each finding.
 func (v *Verification) Lines() (lines []any) {
 	for _, f := range v.Findings {
-		l := findingLine(f)
+		l := findingLine(f, v.operators)
 		lines = append(lines, &l)
 	}
 	return lines
@@ -439,7 +457,10 @@ func (v *Verification) Tables() (tables []Table) {
 	verdict.Note += fmt.Sprintf("%s, %s", plural(count[inflight.SeverityError], "error"), plural(count[inflight.SeverityWarning], "warning"))
 	tables = append(tables, verdict)
 	if len(v.Findings) > 0 {
-		tables = append(tables, findingTable(v.Findings))
+		tables = append(tables, findingTable(v.Findings, v.operators))
+	}
+	if len(v.edges) > 0 {
+		tables = append(tables, Table{Title: "edges that the records tell", Note: strings.Join(v.edges, "\n")})
 	}
 	if len(v.Connections) > 0 {
 		tables = append(tables, connectionTable(v.Connections))
