@@ -1,6 +1,7 @@
 package dataflow
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -285,15 +286,15 @@ func (c *coordinator) next(p *pendingCheckpoint) {
 	case c.realign:
 		c.begin(request{})
 	case c.allDrained():
-		c.schedule(min(max(c.opts.Interval, time.Millisecond), finalPause))
+		c.schedule(min(cmp.Or(c.opts.Interval, finalPause), finalPause))
 	case c.opts.Interval > 0:
 		c.schedule(max(0, p.b.at+c.opts.Interval-c.exec.Now()))
 	}
 }
 
 // finalPause is how long a final checkpoint is given to end the tasks, before
-// the next one makes its lost notification good.
-const finalPause = 100 * time.Millisecond
+// the next one makes its lost notification good: sinks commit meanwhile.
+const finalPause = time.Second
 
 func (c *coordinator) timeout(p *pendingCheckpoint) {
 	if c.pending == p && !p.committing {
