@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,12 +13,16 @@ import (
 	"github.com/spillway-io/spillway/inflight"
 )
 
+// savepointName has the beginning of the job's id, where there is one, and a
+// random number.
+var savepointName = regexp.MustCompile("^savepoint-([0-9a-f]{6}-)?[0-9a-f]{12}$")
+
 // ParseDir reports whether Flink gives a checkpoint or savepoint a directory of
 // that name: "chk-7", "savepoint-4d1e2a-8f03b6c1d2e4". The id is that of a
 // checkpoint.
 func ParseDir(name string) (id inflight.CheckpointID, savepoint, ok bool) {
-	if rest, is := strings.CutPrefix(name, "savepoint-"); is {
-		return 0, true, rest != ""
+	if savepointName.MatchString(name) {
+		return 0, true, true
 	}
 	digits, is := strings.CutPrefix(name, "chk-")
 	n, err := strconv.ParseInt(digits, 10, 64)

@@ -38,6 +38,9 @@ type Conversion struct {
 	Channels, Buffers, Bytes int64
 	Files                    []string
 	StateBytes               int64
+	// FilesBefore and FilesAfter count what lies in the directory besides the
+	// metadata and the manifest.
+	FilesBefore, FilesAfter int
 	Notes                    []inflight.Finding
 
 	run func(ctx context.Context, dst backends.Backend, dir string) error
@@ -85,6 +88,8 @@ func (c *Checkpoint) PlanToSpillway(ctx context.Context, o ConvertOptions) (*Con
 		v.Files = append(v.Files, f.Name)
 		v.StateBytes += f.Size
 	}
+	p.countBefore(s)
+	v.FilesBefore, v.FilesAfter = p.Before.Files, 1
 	e := &exporter{c: c, s: s, files: p.Files, o: o}
 	v.run = func(ctx context.Context, dst backends.Backend, dir string) error {
 		return into(ctx, "convert", dst, dir, func(t *target) (string, []byte, error) {
@@ -370,7 +375,7 @@ func (i *importer) plan(ctx context.Context, cp *reader.Checkpoint, v *Conversio
 		}
 	}
 	s.Close()
-	v.Files = i.files
+	v.Files, v.FilesBefore, v.FilesAfter = i.files, len(cp.Manifest.Files), len(i.files)
 	for _, h := range cp.Manifest.Handles {
 		if h.Task.Vertex == flinkVertex || len(h.Segments) == 0 {
 			continue
@@ -385,7 +390,9 @@ func (i *importer) plan(ctx context.Context, cp *reader.Checkpoint, v *Conversio
 		}
 		for e := range s.Entries() {
 			if e.Address.Side != inflight.State && e.Bytes > 0 {
-				v.Channels++
+				if v.Channels++; v.Channels == 1 {
+					v.FilesAfter++
+				}
 				v.Buffers += int64(e.Buffers)
 				v.Bytes += int64(e.Bytes)
 			}

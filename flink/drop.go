@@ -130,11 +130,7 @@ func (s *scan) said(i int) (bytes, chunks int64) {
 	if chunks = int64(c.Offsets.Len()); !ch.unread {
 		return ch.bytes, chunks
 	}
-	bytes = c.StateSize - lengthSize*chunks
-	if s.x.Streams[c.Stream].Handle.Kind() == KindByteStream {
-		bytes -= headerSize
-	}
-	return max(bytes, ch.bytes), chunks
+	return max(c.payload(s.x.Streams[c.Stream].Handle), ch.bytes), chunks
 }
 
 // recordsOf counts the records of a connection that could be followed, and says

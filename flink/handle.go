@@ -146,6 +146,17 @@ func (h StreamHandle) Data() []byte {
 	return h.raw[at+4:]
 }
 
+// Payload returns how many bytes of a channel lie in h whose handle says so many
+// bytes in so many chunks: without their lengths and, of inline state, without
+// the header that Flink counts there.
+func (h StreamHandle) Payload(stateSize int64, chunks int) int64 {
+	n := stateSize - lengthSize*int64(chunks)
+	if h.Kind() == KindByteStream {
+		n -= headerSize
+	}
+	return max(n, 0)
+}
+
 // DataOffset returns where in _metadata the data of an inline handle begins.
 func (h StreamHandle) DataOffset() int64 {
 	if h.Kind() != KindByteStream {

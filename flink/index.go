@@ -22,6 +22,9 @@ type ChannelState struct {
 	at int // of its handle in _metadata
 }
 
+// payload is how many bytes c has in stream h, as its handle says.
+func (c *Channel) payload(h StreamHandle) int64 { return h.Payload(c.StateSize, c.Offsets.Len()) }
+
 // Chunk is one buffer in a stream of channel state.
 type Chunk struct {
 	Offset  int64 // of its length, in the stream

@@ -40,6 +40,12 @@ func (c *Checkpoint) PlanRelocate(ctx context.Context, o RelocateOptions) (*Plan
 		}
 	}
 	p.Before.Files = len(p.Files)
+	for i := range p.x.Channels { // nothing is read: what the handles say
+		ch := &p.x.Channels[i]
+		n := int64(ch.Offsets.Len())
+		p.Before.Buffers += n
+		p.Before.Bytes += ch.payload(p.x.Streams[ch.Stream].Handle)
+	}
 	p.After = p.Before
 	if r.err != nil {
 		return nil, r.err

@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/spillway-io/spillway/flink"
 )
 
 // Change says how something differs.
@@ -49,9 +52,9 @@ var compared = []struct {
 	skip []string
 }{
 	{TypeCheckpoint, nil, []string{"job", "dir", "modified", "age_ms", "kept", "attempt", "flink", "text"}},
-	{TypeMetadata, nil, nil},
+	{TypeMetadata, nil, []string{"properties_offset"}},
 	{TypeMaster, []string{"name"}, nil},
-	{TypeOperator, []string{"operator_id"}, []string{"vertex"}},
+	{TypeOperator, []string{"operator_id"}, []string{"vertex", "metadata_bytes", "metadata_channels_bytes", "metadata_keyed_bytes", "metadata_operator_bytes", "metadata_inline_bytes"}},
 	{TypeSubtask, []string{"vertex", "subtask"}, []string{"files", "start_delay_ms", "alignment_ms", "sync_ms", "async_ms", "end_to_end_ms", "operator_id"}},
 	{TypeState, []string{"operator_id", "subtask", "state"}, []string{"vertex"}},
 	{TypeEdge, []string{"from", "partition", "to", "gate"}, []string{"evidence", "skew", "partitioner"}},
@@ -92,8 +95,7 @@ func (i *Inspector) Diff(ctx context.Context, a, b *Target) (*Difference, error)
 	return d, nil
 }
 
-// linesOf returns the lines of a view by type. Vertices of Flink are named by
-// their ids, as those are that were converted.
+// linesOf returns the lines of a view by type.
 func linesOf(v *View) (map[LineType][]line, error) {
 	lines := map[LineType][]line{}
 	for _, l := range v.Lines() {
@@ -108,9 +110,45 @@ func linesOf(v *View) (map[LineType][]line, error) {
 			return nil, err
 		}
 		of := LineType(m["type"].(string))
+		unplace(m, v.Checkpoint.Dir)
+		if name, ok := m["name"].(string); ok && of == TypeFile {
+			m["name"] = within(v.Checkpoint.Dir, name)
+		}
 		lines[of] = append(lines[of], m)
 	}
 	return lines, nil
+}
+
+// within is the name of a file relative to the directory of its checkpoint, where
+// it lies there.
+func within(dir, name string) string {
+	for _, d := range []string{dir, path.Base(dir)} {
+		if rest, ok := strings.CutPrefix(name, d+"/"); ok {
+			return rest
+		}
+	}
+	return name
+}
+
+// unplace takes from what is said of streams of Flink where the checkpoint lies,
+// and where in its metadata they stand.
+func unplace(v any, dir string) {
+	switch v := v.(type) {
+	case map[string]any:
+		if v["class"] == flink.KindByteStream.String() {
+			delete(v, "start_pos")
+		}
+		if name, ok := v["file"].(string); ok {
+			v["file"] = within(dir, name)
+		}
+		for _, x := range v {
+			unplace(x, dir)
+		}
+	case []any:
+		for _, x := range v {
+			unplace(x, dir)
+		}
+	}
 }
 
 // identity is what tells a line from others of its type. The id of an operator

@@ -249,19 +249,9 @@ func (u *flinkUse) subtask(s *flink.Subtask) {
 				break // verify says so
 			}
 			u.channels++
-			u.line.ChannelStateBytes += uint64(max(payload(ch.StateSize, ch.Offsets.Len(), h.Delegate()), 0))
+			u.line.ChannelStateBytes += uint64(h.Delegate().Payload(ch.StateSize, ch.Offsets.Len()))
 		}
 	}
-}
-
-// payload is how many bytes of channel state a handle says a channel has: without
-// the lengths of its chunks and, of inline state, the header.
-func payload(stateSize int64, chunks int, h flink.StreamHandle) int64 {
-	n := stateSize - 4*int64(chunks)
-	if h.Kind() == flink.KindByteStream {
-		n -= 4
-	}
-	return n
 }
 
 // file counts the file, or the part of a file, that h leads to, and reports

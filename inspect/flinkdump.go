@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -40,7 +41,7 @@ func (e *ElementLine) String() string {
 	case e.Subtask != nil:
 		s += fmt.Sprintf(" of %s/%d", e.OperatorID, *e.Subtask)
 	}
-	if e.Timestamp != nil {
+	if e.Timestamp != nil && *e.Timestamp != math.MinInt64 { // that is none
 		s += fmt.Sprintf(" at %d", *e.Timestamp)
 	}
 	return s

@@ -167,7 +167,7 @@ func (i *Inspector) plan(ctx context.Context, t *Target, job, dir, base string, 
 		if err != nil {
 			return nil, nil, err
 		}
-		w.conversion(c, flink.MetadataName)
+		w.conversion(c)
 		return c.Execute, func() error { return nil }, nil
 	}
 	c, err := i.openFlink(ctx, t, dir)
@@ -187,7 +187,7 @@ func (i *Inspector) plan(ctx context.Context, t *Target, job, dir, base string, 
 		if err != nil {
 			return nil, nil, err
 		}
-		w.conversion(conversion, format.ManifestName)
+		w.conversion(conversion)
 		return conversion.Execute, c.Close, nil
 	}
 	p, err := i.flinkPlan(ctx, c, o)
@@ -296,13 +296,12 @@ func asConfig(err error) error {
 	return fmt.Errorf("%w: %w", inflight.ErrConfig, err)
 }
 
-func (w *Rewritten) conversion(c *flink.Conversion, last string) {
-	n := TotalsLine{Channels: c.Channels, Buffers: c.Buffers, Bytes: c.Bytes, StateBytes: c.StateBytes, Files: len(c.Files)}
-	w.Plan.Checkpoint, w.Plan.Before, w.Plan.After, w.Plan.LostRecordsKnown = c.Checkpoint, n, n, true
+func (w *Rewritten) conversion(c *flink.Conversion) {
+	n := TotalsLine{Channels: c.Channels, Buffers: c.Buffers, Bytes: c.Bytes, StateBytes: c.StateBytes, Files: c.FilesBefore}
+	w.Plan.Checkpoint, w.Plan.Before, w.Plan.LostRecordsKnown = c.Checkpoint, n, true
+	n.Files = c.FilesAfter
+	w.Plan.After = n
 	w.Findings = c.Notes
-	for _, name := range append(slices.Clone(c.Files), last) {
-		w.Files = append(w.Files, FileLine{Type: TypeFile, Name: name})
-	}
 }
 
 func (w *Rewritten) plan(c *flink.Checkpoint, p *flink.Plan) {
@@ -312,9 +311,13 @@ func (w *Rewritten) plan(c *flink.Checkpoint, p *flink.Plan) {
 	l := &w.Plan
 	l.Checkpoint, l.Before, l.After, l.LostRecordsKnown = c.CheckpointID, totals(p.Before), totals(p.After), true
 	w.Findings, w.lost = p.Notes, p.Lost
+	channels := map[string]bool{}
+	for _, s := range c.Index().Streams {
+		channels[s.Handle.Key()] = true
+	}
 	for _, f := range p.Files {
 		use := UseState
-		if f.Copy.IsNull() {
+		if f.Copy.IsNull() || channels[f.Copy.Key()] {
 			use = UseChannels
 		}
 		w.Files = append(w.Files, FileLine{Type: TypeFile, Name: f.Name, SizeBytes: f.Size, Use: use})
@@ -382,8 +385,11 @@ func (w *Rewritten) Tables() []Table {
 		}
 		tables = append(tables, t)
 	}
-	if len(w.Losses) > 0 {
+	switch {
+	case len(w.Losses) > 0:
 		tables = append(tables, w.lossTable())
+	case p.Verb == VerbSalvage || p.Verb == VerbDrop:
+		tables = append(tables, Table{Title: "lost", Note: "nothing"})
 	}
 	if len(w.Findings) > 0 {
 		t := findingTable(w.Findings, nil)

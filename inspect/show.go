@@ -433,12 +433,19 @@ func (v *View) edgeTable() Table {
 }
 
 func (v *View) channelTable() Table {
-	t := Table{Title: "fullest channels", Columns: columns("SUBTASK", "ADDRESS", "#BYTES", "#SHARE", "#BUFFERS", "#RECORDS", "#FROM", "#TO")}
+	t := Table{Title: "fullest channels", Columns: columns("SUBTASK", "ADDRESS", "#BYTES", "#SHARE", "#BUFFERS", "#RECORDS")}
+	if !v.Checkpoint.Flink { // which has no positions
+		t.Columns = append(t.Columns, columns("#FROM", "#TO")...)
+	}
 	full := slices.Clone(v.Channels)
 	full = slices.DeleteFunc(full, func(l ChannelLine) bool { return l.Bytes == 0 || l.Side == inflight.State.String() })
 	slices.SortStableFunc(full, func(a, b ChannelLine) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	for _, l := range full[:min(v.top, len(full))] {
-		t.add(TonePlain, l.task(), l.address(), size(l.Bytes), fmt.Sprintf("%.0f%%", 100*float64(l.Bytes)/float64(v.Checkpoint.ChannelStateBytes)), l.Buffers, dash(l.Records), dash(l.StreamOffset), dash(l.StreamEnd))
+		r := newRow(TonePlain, l.task(), l.address(), size(l.Bytes), fmt.Sprintf("%.0f%%", 100*float64(l.Bytes)/float64(v.Checkpoint.ChannelStateBytes)), l.Buffers, dash(l.Records))
+		if !v.Checkpoint.Flink {
+			r.Cells = append(r.Cells, dash(l.StreamOffset), dash(l.StreamEnd))
+		}
+		t.Rows = append(t.Rows, r)
 	}
 	if n := len(full) - len(t.Rows); n > 0 {
 		t.Note = fmt.Sprintf("and %d more", n)

@@ -37,10 +37,15 @@ func (a *app) show() *cobra.Command {
 		Use: "show CHECKPOINT", Short: "Show what was in flight in a checkpoint",
 		Long: `Shows a checkpoint by subtask, edge and channel: bytes and buffers by side, whole records where the edge says that they are
 length-prefixed, the fullest channels, how long each subtask took, and the conservation account, which proves for every
-connection that consumed + captured = emitted. It reads indexes, not data, except to count records.`,
+connection that consumed + captured = emitted. It reads indexes, not data, except to count records.
+
+Of a checkpoint of Flink it lists the operators, and with --by size what takes the room in _metadata. Its edges are told by the
+records that go on from one end to the other, so all channel state is read.`,
 		Example: `  ckpt-inspect show /ckpt/words
   ckpt-inspect show --top 3 /ckpt/words/chk-0000000007
-  ckpt-inspect show --json /ckpt`,
+  ckpt-inspect show --json /ckpt
+  ckpt-inspect show --by size /flink/chk-3
+  ckpt-inspect show --digest --json /flink/chk-3`,
 		Args: oneArg("checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, t *inspect.Target) error {
@@ -55,7 +60,83 @@ connection that consumed + captured = emitted. It reads indexes, not data, excep
 	a.jobFlag(cmd)
 	cmd.Flags().BoolVar(&o.Records, "records", false, "count records on all edges as if they were length-prefixed")
 	cmd.Flags().IntVar(&o.Top, "top", 10, "how many channels to list")
+	cmd.Flags().StringVar(&o.By, "by", "", "order tables by size, largest first")
+	cmd.Flags().BoolVar(&o.Digest, "digest", false, "of Flink: read all files, and print their SHA-256 (JSON)")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions([]string{inspect.BySize}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+func (a *app) channels() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "channels CHECKPOINT", Short: "List channels, and where in files they lie",
+		Long: `Prints a line for each channel that anything was captured of: buffers, bytes, records where they can be told apart, and the
+ranges of files that hold it. Those of Spillway's files are blocks, which several channels may share; those of Flink's are its
+chunks.`,
+		Example: `  ckpt-inspect channels /ckpt/words
+  ckpt-inspect channels --json /flink/chk-3`,
+		Args: oneArg("checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, t *inspect.Target) error {
+				c, err := i.Channels(cmd.Context(), t)
+				if err != nil {
+					return err
+				}
+				return a.print(c)
+			})
+		},
+	}
+	a.jobFlag(cmd)
+	return cmd
+}
+
+func (a *app) du() *cobra.Command {
+	top := 10
+	cmd := &cobra.Command{
+		Use: "du CHECKPOINT", Short: "Tell what takes room in a checkpoint",
+		Long: `Counts bytes by file (on the store), and by vertex, edge and channel (as they were captured), largest first.`,
+		Example: `  ckpt-inspect du /ckpt/words
+  ckpt-inspect du --top 3 /flink/chk-3
+  ckpt-inspect du --json /flink/chk-3`,
+		Args: oneArg("checkpoint"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, t *inspect.Target) error {
+				u, err := i.Usage(cmd.Context(), t, top)
+				if err != nil {
+					return err
+				}
+				return a.print(u)
+			})
+		},
+	}
+	a.jobFlag(cmd)
+	cmd.Flags().IntVar(&top, "top", 10, "how many of each to list")
+	return cmd
+}
+
+func (a *app) diff() *cobra.Command {
+	return &cobra.Command{
+		Use: "diff A B", Short: "Compare two checkpoints",
+		Long: `Tells what was added, what is gone and what changed from checkpoint A to checkpoint B: operators, subtasks, state, edges,
+channels, files. Channels are compared by what they hold, not by where it lies, so a checkpoint and what it was rewritten or
+converted to compare equal there. The exit code is 0 either way.`,
+		Example: `  ckpt-inspect diff /ckpt/words/chk-0000000001 /ckpt/words/chk-0000000007
+  ckpt-inspect diff --json /flink/chk-3 /flink/chk-3`,
+		Args: twoArgs("checkpoint A", "checkpoint B"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, before *inspect.Target) error {
+				after, err := i.Find(cmd.Context(), args[1], "")
+				if err != nil {
+					return err
+				}
+				defer after.Close()
+				d, err := i.Diff(cmd.Context(), before, after)
+				if err != nil {
+					return err
+				}
+				return a.print(d)
+			})
+		},
+	}
 }
 
 func (a *app) verify() *cobra.Command {
@@ -64,9 +145,13 @@ func (a *app) verify() *cobra.Command {
 		Use: "verify CHECKPOINT|FILE", Short: "Check every byte, and the conservation account",
 		Long: `Reads every byte of a checkpoint and checks it: headers, checksums, indexes, digests, that no file or subtask is missing, and
 that for every connection consumed + captured = emitted. Of a damaged file it says what can be salvaged. With --all it checks
-every checkpoint of a job, or of all jobs, and that between checkpoints nothing went back.`,
+every checkpoint of a job, or of all jobs, and that between checkpoints nothing went back.
+
+Flink writes no checksums: of its checkpoints the structure is checked, to the framing of records, and the checksums of a seal
+where one lies beside the directory.`,
 		Example: `  ckpt-inspect verify /ckpt/words
   ckpt-inspect verify --all --json /ckpt
+  ckpt-inspect verify /flink/chk-3
   ckpt-inspect verify /ckpt/words/chk-0000000007/g0-a1.cstate`,
 		Args: oneArg("checkpoint or file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -89,6 +174,7 @@ every checkpoint of a job, or of all jobs, and that between checkpoints nothing 
 	a.jobFlag(cmd)
 	cmd.Flags().BoolVar(&o.All, "all", false, "verify every checkpoint of the job or root")
 	cmd.Flags().BoolVar(&o.Records, "records", false, "count records on all edges as if they were length-prefixed")
+	cmd.Flags().StringVar(&o.Seal, "seal", "", "of Flink: compare with this seal (default: the one beside the checkpoint)")
 	return cmd
 }
 

@@ -21,8 +21,11 @@ func (a *app) dump() *cobra.Command {
 they lie. The filters choose subtasks and channels. Damage does not stop it: what is intact is printed.
 
 Records are told apart on edges whose serializer begins with "length-prefixed" (each behind its big-endian int32 length), or
-everywhere with --records. It cannot see what records mean.`,
+everywhere with --records. It cannot see what records mean. Of Flink, --records decodes the stream elements: records with their
+timestamps, watermarks, watermark statuses, latency markers.`,
 		Example: `  ckpt-inspect dump /ckpt/words
+  ckpt-inspect dump --digest --json /flink/chk-3
+  ckpt-inspect dump --vertex slow --records /flink/chk-3
   ckpt-inspect dump --digest --json /ckpt/words/chk-0000000007
   ckpt-inspect dump --vertex count --subtask 0 --gate 0 --channel 1 --hex /ckpt/words
   ckpt-inspect dump --side output --records /ckpt/words/chk-0000000007`,
@@ -30,7 +33,7 @@ everywhere with --records. It cannot see what records mean.`,
 	}
 	a.jobFlag(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.Vertex, "vertex", "", "only subtasks of this vertex")
+	f.StringVar(&o.Vertex, "vertex", "", "only subtasks of this vertex; of Flink, operator by name, uid or id")
 	f.StringVar(&o.Side, "side", "", "only this side: input, output or state")
 	numbers := map[string]*struct {
 		value int

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/wrap"
+	"github.com/spillway-io/spillway/flink"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inspect"
 )
@@ -17,7 +18,8 @@ import (
 const about = `Looks into checkpoints: what was in flight, where it lies, whether it is whole, and what can be deleted.
 
 A CHECKPOINT is a path or URL of a directory chk-<id>, of a job (its newest completed checkpoint is meant), or of a root with
-one job. A FILE is one channel-state file. Nothing but gc and backend-check writes.
+one job. A FILE is one channel-state file. Checkpoints and savepoints of Apache Flink are known by their _metadata. Nothing but
+gc, backend-check and flink writes.
 
 Exit codes: 0 all is right; 1 findings of severity error; 2 usage, unreachable, access refused, or not a checkpoint at all;
 130 interrupted. Pending and orphaned checkpoints are warnings.
@@ -27,8 +29,9 @@ Colours are used on a terminal only, and not where NO_COLOR is set. Every field 
 // app is what all commands share.
 type app struct {
 	*env
-	json bool
-	job  string
+	json  bool
+	job   string
+	moved []string
 }
 
 func newRoot(e *env) *cobra.Command {
@@ -50,8 +53,9 @@ func newRoot(e *env) *cobra.Command {
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON lines")
+	root.PersistentFlags().StringArrayVar(&a.moved, "moved", nil, "of Flink: what was written below FROM lies below TO now (FROM=TO, may be repeated)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
-	root.AddCommand(a.ls(), a.show(), a.dump(), a.verify(), a.roundtrip(), a.gc(), a.backendCheck())
+	root.AddCommand(a.ls(), a.show(), a.channels(), a.du(), a.diff(), a.dump(), a.verify(), a.roundtrip(), a.gc(), a.backendCheck(), a.flink())
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	strictHelp(root) // completion keeps the output that is set by then
@@ -109,6 +113,21 @@ func version() string {
 	return fmt.Sprintf("%s, channel-state files of version %d, manifests of version %d", v, format.Version, format.ManifestVersion)
 }
 
+// twoArgs wants exactly two arguments, and says what they are.
+func twoArgs(first, second string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch len(args) {
+		case 0:
+			return usage("name %s and %s", first, second)
+		case 1:
+			return usage("name %s too", second)
+		case 2:
+			return nil
+		}
+		return usage("%s and %s are enough; %q is too much", first, second, args[2])
+	}
+}
+
 // oneArg wants exactly one argument, and says what it is.
 func oneArg(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
@@ -132,7 +151,11 @@ func (a *app) jobFlag(cmd *cobra.Command) {
 func (a *app) with(ctx context.Context, name string, writes bool, f func(*inspect.Inspector, *inspect.Target) error) error {
 	p := newProgress(a.env)
 	defer p.done()
-	i := inspect.New(inspect.Options{Now: a.now, Expect: p.expect, Open: func(ctx context.Context, url string) (backends.Backend, error) {
+	moves, err := pairs("--moved", a.moved)
+	if err != nil {
+		return err
+	}
+	i := inspect.New(inspect.Options{Now: a.now, Expect: p.expect, Moves: moves, Create: backends.Open, Open: func(ctx context.Context, url string) (backends.Backend, error) {
 		b, err := backends.Open(ctx, url)
 		switch {
 		case err != nil:
@@ -148,6 +171,18 @@ func (a *app) with(ctx context.Context, name string, writes bool, f func(*inspec
 	}
 	defer t.Close()
 	return f(i, t)
+}
+
+// pairs takes FROM=TO apart.
+func pairs(flag string, list []string) (moves []flink.Move, err error) {
+	for _, s := range list {
+		from, to, ok := strings.Cut(s, "=")
+		if !ok || from == "" || to == "" {
+			return nil, usage("%s %q: FROM=TO is wanted", flag, s)
+		}
+		moves = append(moves, flink.Move{From: from, To: to})
+	}
+	return moves, nil
 }
 
 // print prints a report, and tells by its error whether there are findings.
