@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -124,14 +125,15 @@ func (j job) restoreWithin(t testing.TB, what, path string, parallelism, limit i
 	t.Helper()
 	request := j.request()
 	request["from"], request["parallelism"], request["limit"] = path, parallelism, limit
+	start := time.Now()
 	ask(t, &r, "restore", request)
 	text := ""
 	for _, s := range append(r.Causes, r.Busy...) {
 		text += "; " + s
 	}
-	say(t, "%-44s parallelism %2d  %-8s exactly_once=%-5t counted %5d of %5d  missing %4d  duplicates %d  corrupt %d  replayed %d+%d buffers, %d+%d bytes%.300s",
+	say(t, "%-58s parallelism %2d  %-8s exactly_once=%-5t counted %5d of %5d  missing %4d  duplicates %d  corrupt %d  replayed %d+%d buffers, %d+%d bytes, %.1f s%.300s",
 		what, parallelism, r.State, r.Exact, r.Counted, r.Expected, len(r.Missing), r.Duplicates, r.CorruptAtCount+r.CorruptAtSink,
-		r.InputBuffers, r.OutputBuffers, r.InputBytes, r.OutputBytes, text)
+		r.InputBuffers, r.OutputBuffers, r.InputBytes, r.OutputBytes, time.Since(start).Seconds(), text)
 	return r
 }
 

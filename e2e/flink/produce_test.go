@@ -19,12 +19,12 @@ type running struct {
 	dir string // of its checkpoints
 }
 
-// start runs j; count and sink take so many milliseconds for each record.
-func (j job) start(t testing.TB, countMS, sinkMS, warmMS int) *running {
+// start runs j with network buffers of a size; count and sink take so many milliseconds for each record.
+func (j job) start(t testing.TB, segment string, countMS, sinkMS, warmMS int) *running {
 	r := &running{job: j, dir: t.TempDir()}
 	request := j.request()
 	request["dir"], request["parallelism"] = r.dir, j.splits
-	request["count_ms"], request["sink_ms"], request["warm_ms"] = countMS, sinkMS, warmMS
+	request["count_ms"], request["sink_ms"], request["warm_ms"], request["segment"] = countMS, sinkMS, warmMS, segment
 	var answer struct{ State string }
 	ask(t, &answer, "start", request)
 	return r
@@ -46,7 +46,7 @@ func (r *running) cancel(t testing.TB) {
 // about 4 KB each, becomes a few files.
 func TestManyFiles(t *testing.T) {
 	j := job{n: 40000, keys: 997, pad: 600, splits: 20, backend: "hashmap"}
-	run := j.start(t, 20, 40, 3000)
+	run := j.start(t, "8kb", 20, 40, 3000)
 	dir := run.checkpoint(t)
 	run.cancel(t)
 	fresh := open(t, run.dir, dir)
@@ -78,7 +78,7 @@ func TestManyFiles(t *testing.T) {
 // directory. The control: a file in the directory keeps it from that.
 func TestSealBeside(t *testing.T) {
 	j := job{n: 40000, keys: 97, pad: 600, splits: 2, backend: "hashmap"}
-	run := j.start(t, 2, 4, 1000)
+	run := j.start(t, "4kb", 2, 4, 1000)
 	seal := func(dir, name string) {
 		c := open(t, run.dir, dir)
 		s, _, err := c.Seal(t.Context(), flink.SealOptions{State: true})

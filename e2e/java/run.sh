@@ -18,6 +18,6 @@ mkdir -p "$build/log"
     fi
 ) 9>"$build/lock"
 [ "${1:-}" != build ] || exit 0
-jvm=(-Xmx2g "-De2e.log=${E2E_LOG:-$build/log/$$.log}")
+jvm=(-Xmx4g "-De2e.log=${E2E_LOG:-$build/log/$$.log}")
 for p in java.util java.lang java.time java.nio sun.nio.ch; do jvm+=("--add-opens=java.base/$p=ALL-UNNAMED"); done
 exec java "${jvm[@]}" ${E2E_JVM:-} -cp "$build/classes:$(<"$build/classpath")" spillway.e2e.Main "$@"

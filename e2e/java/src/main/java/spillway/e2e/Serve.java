@@ -16,7 +16,7 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
  * Answers requests on standard input, a JSON object a line each way, so that many restores share one JVM and one cluster:
  *
  *   restore    from, parallelism, limit (seconds), and the shape: n, keys, pad, splits, backend
- *   start      dir, parallelism, the shape, count_ms, sink_ms, warm_ms: runs the job under backpressure
+ *   start      dir, parallelism, the shape, segment, count_ms, sink_ms, warm_ms: runs the job under backpressure
  *   checkpoint                                                 of the job that was started
  *   cancel                                                     ends it; its last checkpoint is retained
  *   rewrite    from, to, mode: with Flink's own classes
@@ -79,9 +79,8 @@ final class Serve {
     }
 
     private Map<String, Object> start(JsonNode q) throws Exception {
-        // Small buffers, and few of them: what is in flight stays small.
-        cluster = new Cluster(q.get("parallelism").asInt(), "taskmanager.memory.segment-size", "4kb",
-                "taskmanager.memory.network.min", "32mb", "taskmanager.memory.network.max", "32mb");
+        cluster = new Cluster(q.get("parallelism").asInt(), "taskmanager.memory.segment-size", q.get("segment").asText(),
+                "taskmanager.memory.network.min", "64mb", "taskmanager.memory.network.max", "64mb");
         StreamExecutionEnvironment env = cluster.environment(q.get("dir").asText(), "execution.checkpointing.interval", "1 h",
                 "state.backend.type", q.get("backend").asText(), "execution.checkpointing.num-retained", "1");
         Numbers.build(env, shape(q), q.get("parallelism").asInt(), "started", q.get("count_ms").asLong(), q.get("sink_ms").asLong());
@@ -102,7 +101,7 @@ final class Serve {
         Numbers.Shape shape = shape(q);
         String from = q.get("from").asText(), run = "run-" + ++runs;
         int parallelism = q.get("parallelism").asInt();
-        Path dir = Files.createTempDirectory("restore");
+        Path dir = Files.createTempDirectory("restore"); // removed with the JVM: old checkpoints are still being cleaned up when a job has ended
         StreamExecutionEnvironment env = restores.environment(dir.toString(), "execution.checkpointing.interval", "200 ms",
                 "state.backend.type", q.get("backend").asText());
         Numbers.build(env, shape, parallelism, run, 0, 0);
@@ -119,7 +118,6 @@ final class Serve {
         } catch (TimeoutException e) {
             return map("state", "HANGS", "busy", busyReaders());
         }
-        delete(dir);
         if (!result.isSuccess()) return failed(result.getSerializedThrowable().get().deserializeError(Serve.class.getClassLoader()));
         Map<String, Object> m = verdict(shape, Numbers.RESULTS.remove(run));
         m.put("checkpoints", restores.completedCheckpoints(id));
@@ -160,9 +158,5 @@ final class Serve {
                 l.add(thread.getName() + " " + thread.getState() + " " + stack[0]);
         });
         return l;
-    }
-
-    private static void delete(Path dir) throws IOException {
-        try (Stream<Path> s = Files.walk(dir)) { s.sorted(Comparator.reverseOrder()).forEach(p -> p.toFile().delete()); }
     }
 }
