@@ -151,6 +151,7 @@ type Checkpoint struct {
 	job     *Job
 	pending *catalog.Pending
 	begun   time.Time
+	failed  error // of Commit
 }
 
 // Begin begins the next checkpoint, and the capture of each subtask.
@@ -192,6 +193,7 @@ func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.C
 	if err == nil {
 		c.job.tidy(c.stats(c.pending.Checkpoint(), acked))
 	}
+	c.failed = err
 	return c.pending.Checkpoint(), err
 }
 

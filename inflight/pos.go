@@ -59,3 +59,11 @@ type Cut struct {
 	Records      uint64
 	RecordsKnown bool
 }
+
+// Advance counts a record of n bytes that was emitted in an epoch, and returns
+// where it stands.
+func (c *Cut) Advance(e Epoch, n int) Pos {
+	p := Pos{Epoch: e, Offset: c.Bytes, Seq: c.Records}
+	c.Epoch, c.Bytes, c.Records = e, c.Bytes+uint64(n), c.Records+1
+	return p
+}
