@@ -61,7 +61,7 @@ func (s *suite) runRound(ctx context.Context, e Engine, o Options, mode Mode, se
 	ctx, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()
 	t := &trial{ctx: ctx, e: e, o: o, rng: rand.New(rand.NewPCG(seed, 1)), seed: seed, tally: tally, suite: s}
-	t.job = Job{Name: jobName, Parallelism: o.Parallelism, Mode: mode, Timeout: fullTimeout, Sleep: o.Sleep}
+	t.job = Job{Name: o.Name, Parallelism: o.Parallelism, Mode: mode, Timeout: fullTimeout, Sleep: o.Sleep}
 	if mode == Timeout {
 		t.job.AlignedTimeout = time.Duration(1+t.rng.IntN(10)) * o.Sleep
 	}

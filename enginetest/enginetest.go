@@ -128,6 +128,9 @@ type Output struct {
 // Options are the options of Run and Each. The zero value will do for an engine
 // in this process that has all modes.
 type Options struct {
+	// Name is the name of the jobs, for an engine that cannot choose it. Default:
+	// enginetest.
+	Name string
 	// Modes are those that the engine has. Default: all. The checks of the
 	// others are skipped.
 	Modes []Mode
@@ -157,6 +160,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	if o.Name == "" {
+		o.Name = "enginetest"
+	}
 	if o.Modes == nil {
 		o.Modes = []Mode{Aligned, Unaligned, Timeout}
 	}

@@ -24,8 +24,7 @@ import (
 const (
 	roundLimit   = 2 * time.Minute  // ends a round that hangs
 	patience     = 30 * time.Second // with a Trigger
-	jobName      = "enginetest"
-	triggers     = 4 // checkpoints that the kit asks for in a life
+	triggers     = 4                // checkpoints that the kit asks for in a life
 	fullTimeout  = 20 * time.Second
 	shortTimeout = 400 * time.Millisecond // where checkpoints are to be given up
 )
@@ -163,6 +162,7 @@ func (t *trial) begin(how func(context.Context, *Job) (Instance, error), rules .
 		in.forget()
 		return nil, err
 	}
+	t.require(in.Instance != nil, "there is no instance, and no error")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tally.Instances++
@@ -218,7 +218,7 @@ func (t *trial) newest() *format.Manifest {
 
 // log returns the log of the job on the store without faults.
 func (t *trial) log() *catalog.Log {
-	l, err := catalog.Open(t.truth, jobName, catalog.Options{})
+	l, err := catalog.Open(t.truth, t.job.Name, catalog.Options{})
 	t.must(err, "look into the store")
 	return l
 }

@@ -32,7 +32,7 @@ func (t *trial) inspect() {
 // verify verifies a checkpoint, and draws up its account.
 func (t *trial) verify(c *catalog.Checkpoint) error {
 	m := c.Manifest
-	r := reader.Open(t.truth, jobName, reader.Options{})
+	r := reader.Open(t.truth, t.job.Name, reader.Options{})
 	defer r.Close()
 	report, err := r.At(m, c.Dir).Verify(t.ctx, reader.VerifyOptions{Records: countable(m.Topology)})
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -18,12 +19,6 @@ import (
 	"github.com/spillway-io/spillway/reader"
 )
 
-// Tests watch through these.
-var (
-	options   spillway.Options
-	newBuffer = func(b []byte) inflight.Buffer { return inflight.Bytes(b) }
-)
-
 const records = "length-prefixed" // by a big-endian int32: the inspector can count them
 
 var topology = &format.Topology{
@@ -35,152 +30,121 @@ var topology = &format.Topology{
 	},
 }
 
+// pipeline is the job at work.
+type pipeline struct {
+	settings
+	job   *spillway.Job
+	tasks []*task       // in the order of the topology
+	left  atomic.Int64  // records in flight, and the source
+	done  chan struct{} // closed when nothing is left
+}
+
 // run runs the job. It returns the exit code: 1 if the job failed, 2 if it could
 // not start.
-func run(ctx context.Context) (int, error) {
-	file, err := check()
+func run(ctx context.Context, s settings) (int, error) {
+	file, err := s.open()
 	if err != nil {
 		return 2, err
 	}
 	defer file.Close()
-	o := options
-	o.Start.Base = wishes[*base]
-	job, err := spillway.Open(ctx, *store, "lines", topology, o)
+	s.options.Start.Base = wishes[s.base]
+	job, err := spillway.Open(ctx, s.store, "lines", topology, s.options)
 	if err != nil {
 		return 2, err
 	}
 	defer job.Close()
-	tasks := build(job.Coordinator.Epoch())
+	p := build(s, job)
 	// All is restored before anything runs: it fits into memory.
-	restored, err := job.Restore(ctx, func(id inflight.Task, entries []reader.Entry) func(*reader.Buffer) error {
-		return tasks[slices.IndexFunc(tasks, func(t *task) bool { return t.id == id })].restore(entries)
-	})
-	switch {
+	switch restored, err := job.Restore(ctx, p.restore); {
 	case err != nil:
 		return 2, err
 	case restored == nil:
-		say("nothing to restore: starting afresh")
+		p.say("nothing to restore: starting afresh")
 	default:
-		say("checkpoint %d restored: %d bytes", restored.Checkpoint, restored.Bytes)
+		p.say("checkpoint %d restored: %d bytes", restored.Checkpoint, restored.Bytes)
 	}
-	tasks[0].source = bufio.NewReader(io.NewSectionReader(file, int64(tasks[0].state["bytes"]), math.MaxInt64))
-	if err := work(ctx, job, tasks); err != nil {
+	source := p.tasks[0]
+	source.source = bufio.NewReader(io.NewSectionReader(file, int64(source.state["bytes"]), math.MaxInt64))
+	if err := p.work(ctx); err != nil {
 		return 1, err
 	}
 	return 0, nil
 }
 
 // build makes the tasks, and connects each with all of the next vertex.
-func build(epoch inflight.Epoch) (all []*task) {
-	left, done, upstream := new(atomic.Int64), make(chan struct{}), []*task(nil)
-	left.Add(1)
+func build(s settings, job *spillway.Job) *pipeline {
+	p, upstream := &pipeline{settings: s, job: job, done: make(chan struct{})}, []*task(nil)
+	p.left.Store(1)
 	for _, v := range topology.Vertices {
 		tasks := make([]*task, v.Parallelism)
 		for i := range tasks {
-			t := &task{id: inflight.Task{Vertex: v.ID, Subtask: i}, epoch: epoch, state: counts{"": 1}, left: left, done: done,
-				inbox: make(chan message, inboxSize+max(1, len(upstream))), slots: make(chan struct{}, inboxSize), taken: make(chan struct{}, 1)}
+			t := &task{pipeline: p, id: inflight.Task{Vertex: v.ID, Subtask: i}, state: counts{"": 1}, cuts: map[inflight.Address]*inflight.Cut{},
+				inbox: make(chan message, inboxSize+max(1, len(upstream))), slots: make(chan struct{}, inboxSize)}
 			for _, up := range upstream {
 				up.out = append(up.out, t)
-				up.emitted = append(up.emitted, inflight.Cut{Address: inflight.Subpartition{Subpartition: i}.Address(), RecordsKnown: true})
-				t.consumed = append(t.consumed, inflight.Cut{Address: inflight.InputChannel{Channel: up.id.Subtask}.Address(), RecordsKnown: true})
+				up.connect(inflight.Subpartition{Subpartition: i}.Address())
+				t.connect(inflight.InputChannel{Channel: up.id.Subtask}.Address())
 			}
 			tasks[i] = t
 		}
-		all, upstream = append(all, tasks...), tasks
+		p.tasks, upstream = append(p.tasks, tasks...), tasks
 	}
-	return all
+	return p
 }
 
-// work runs the tasks and takes checkpoints. If the store fails, the job goes on
-// without; but the last one comes at the end, and the output is written only
-// after it: who has been superseded must not write it.
-func work(ctx context.Context, job *spillway.Job, tasks []*task) error {
+// work runs the tasks and takes checkpoints: each is a barrier through the
+// pipeline, and is committed when all that it overtook is durable. The output is
+// written only after the last one: who has been superseded must not write it.
+func (p *pipeline) work(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop(nil)
-	for _, t := range tasks {
+	for _, t := range p.tasks {
 		running.Go(func() { stop(t.run(ctx)) })
 	}
-	for tick, done := time.Tick(*interval), false; !done; {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick:
-		case <-tasks[0].done:
-			done = true
+	for c, err := range p.job.Checkpoints(ctx, p.tick(p.interval), p.done) {
+		if err != nil && cmp.Or(p.job.Coordinator.Err(), ctx.Err()) == nil {
+			err = fmt.Errorf("%w: the output was not written; free space and run again with --restore latest", err)
 		}
-		err := checkpoint(ctx, job, tasks)
-		for try := 1; done && try < lastTries && inflight.Retryable(err) && job.Coordinator.Err() == nil; try++ {
-			time.Sleep(*interval)
-			err = checkpoint(ctx, job, tasks)
+		if err != nil {
+			return err
 		}
-		switch fenced := job.Coordinator.Err(); {
-		case fenced != nil:
-			return fenced
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case done && err != nil:
-			return fmt.Errorf("the last checkpoint could not be committed: %w: the output was not written; free space and run again with --restore latest", err)
+		begun := time.Now()
+		p.tasks[0].inbox <- message{barrier: c}
+		if done, err := c.Commit(ctx, format.Unaligned); err != nil {
+			p.say("checkpoint %d failed: %v", c.ID(), err)
+		} else {
+			p.say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
 		}
 	}
-	return tasks[len(tasks)-1].state.write()
-}
-
-// checkpoint sends a barrier through the pipeline, and commits when all that it
-// overtook is durable.
-func checkpoint(ctx context.Context, job *spillway.Job, tasks []*task) error {
-	begun := time.Now()
-	c, err := job.Begin(ctx)
-	if err != nil {
-		say("no checkpoint: %v", err)
-		return err
-	}
-	tasks[0].inbox <- message{barrier: c}
-	for _, t := range tasks {
-		select {
-		case <-t.taken:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	done, err := c.Commit(ctx, format.Unaligned)
-	if err != nil {
-		say("checkpoint %d failed: %v", c.ID(), err)
-		return err
-	}
-	say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
-	return nil
+	return p.write(p.tasks[len(p.tasks)-1].state)
 }
 
 // restore makes positions go on where they were, and returns what takes back the
 // records that were in flight.
-func (t *task) restore(entries []reader.Entry) func(*reader.Buffer) error {
+func (p *pipeline) restore(id inflight.Task, entries []reader.Entry) func(*reader.Buffer) error {
+	t := p.tasks[slices.IndexFunc(p.tasks, func(t *task) bool { return t.id == id })]
 	for _, e := range entries {
-		for _, cuts := range [][]inflight.Cut{t.consumed, t.emitted} {
-			if i := slices.IndexFunc(cuts, func(c inflight.Cut) bool { return c.Address == e.Address }); i >= 0 {
-				cuts[i] = e.Cut
-			}
+		if cut := t.cuts[e.Address]; cut != nil {
+			*cut = e.Cut
 		}
 	}
 	return func(b *reader.Buffer) error {
-		a := b.Address
-		if a == stateAddress {
+		m := message{ch: b.Address.Input, sub: b.Address.Output, pos: b.Pos, bytes: bytes.Clone(b.Bytes)}
+		switch {
+		case b.Address == stateAddress:
 			return t.state.set(b.Bytes)
-		}
-		known := slices.ContainsFunc(slices.Concat(t.consumed, t.emitted), func(c inflight.Cut) bool { return c.Address == a })
-		if !known || len(b.Bytes) < 4 || len(t.pending) == inboxSize {
-			return fmt.Errorf("%w: %d bytes of %v, which no checkpoint of this program has", inflight.ErrMismatch, len(b.Bytes), a)
-		}
-		t.left.Add(1)
-		m := message{from: t.id.Subtask, to: a.Output.Subpartition, pos: b.Pos, bytes: bytes.Clone(b.Bytes)}
-		if a.Side == inflight.Output {
+		case t.cuts[b.Address] == nil || len(b.Bytes) < 4 || len(t.pending) == inboxSize:
+			return fmt.Errorf("%w: %d bytes of %v, which no checkpoint of this program has", inflight.ErrMismatch, len(b.Bytes), b.Address)
+		case b.Address.Side == inflight.Output:
+			m.ch.Channel = t.id.Subtask
 			t.queue = append(t.queue, m)
-			return nil
+		default:
+			t.slots <- struct{}{}
+			t.pending = append(t.pending, m)
 		}
-		m.from, m.to = a.Input.Channel, t.id.Subtask
-		t.slots <- struct{}{}
-		t.pending = append(t.pending, m)
+		p.left.Add(1)
 		return nil
 	}
 }

@@ -178,9 +178,7 @@ func TestCrashPaused(t *testing.T) {
 	eachOperation(t, false, func(k int) {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var books ledger
 				r := shortTrial(t, false)
-				r.beside, newBuffer = &books, books.buffer
 				heir := *r
 				paused, awake := make(chan struct{}), make(chan struct{})
 				r.store = wrap.NewFaults(r.truth, wrap.Rule{When: wrap.AtOp(k), Then: wrap.Before(func(wrap.Call) {
@@ -217,8 +215,6 @@ func TestCrashPaused(t *testing.T) {
 					require.NoFileExists(t, r.output)
 					fenced++
 				}
-				books.balanced(t)
-				heir.beside = nil
 				heir.finish()
 			})
 		})
@@ -452,7 +448,7 @@ func TestNoLastCheckpoint(t *testing.T) {
 
 // TestForeignState has state that the program does not know.
 func TestForeignState(t *testing.T) {
-	task := build(1)[3]
+	p := build(standard, nil)
 	entries := []reader.Entry{{Address: inflight.InputChannel{Channel: 9}.Address()}}
 	for _, b := range []reader.Buffer{
 		{Address: stateAddress, Bytes: []byte("short")},
@@ -461,7 +457,7 @@ func TestForeignState(t *testing.T) {
 		{Address: inflight.Subpartition{Subpartition: 9}.Address(), Bytes: entry("word", 1)},
 		{Address: inflight.InputChannel{Channel: 1}.Address(), Bytes: []byte("abc")},
 	} {
-		require.ErrorIs(t, task.restore(entries)(&b), inflight.ErrMismatch, "%v", b.Address)
+		require.ErrorIs(t, p.restore(p.tasks[3].id, entries)(&b), inflight.ErrMismatch, "%v", b.Address)
 	}
 }
 

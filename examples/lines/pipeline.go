@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway"
@@ -19,7 +17,6 @@ import (
 )
 
 const (
-	lastTries = 5    // of the last checkpoint, where another try may help
 	inboxSize = 1024 // records sent to a task and not processed
 	queueSize = 256  // records emitted and not sent; a task with more processes none
 )
@@ -30,30 +27,28 @@ const (
 //	inbox ──┬──▶ pending ──▶ process ──▶ queue ──┬──▶ inbox of a downstream task
 //	        └───────────── barriers ─────────────┘
 type task struct {
-	id                inflight.Task
-	epoch             inflight.Epoch
-	state             counts
-	source            *bufio.Reader // of the task that reads, until its end
-	out               []*task       // downstream
-	inbox             chan message
-	slots             chan struct{}  // taken for each record sent, given back when it is processed
-	pending, queue    []message      // received, emitted
-	consumed, emitted []inflight.Cut // by input channel, by subpartition
-	left              *atomic.Int64  // of the pipeline: records in flight, and the source
-	done              chan struct{}  // of the pipeline: closed when nothing is left
+	*pipeline
+	id             inflight.Task
+	state          counts
+	source         *bufio.Reader // of the task that reads, until its end
+	out            []*task       // downstream
+	inbox          chan message
+	slots          chan struct{} // taken for each record sent, given back when it is processed
+	pending, queue []message     // received, emitted
+	cuts           map[inflight.Address]*inflight.Cut
 
-	capture *writer.Capture // of the latest checkpoint
-	awaited map[int]bool    // input channels that its barrier has not come from
-	taken   chan struct{}   // is told when it has come from all
+	capture *writer.Capture                // of the newest checkpoint
+	awaited map[inflight.InputChannel]bool // its barrier has not come from these
 }
 
 // message is a record behind its length, or a barrier: what comes before it
 // belongs to the checkpoint, what comes after it does not.
 type message struct {
-	from, to int // upstream subtask, which is the input channel; downstream subtask, the subpartition
-	pos      inflight.Pos
-	bytes    []byte
-	barrier  *spillway.Checkpoint
+	ch      inflight.InputChannel // where it arrives
+	sub     inflight.Subpartition // where it leaves
+	pos     inflight.Pos
+	bytes   []byte
+	barrier *spillway.Checkpoint
 }
 
 // run works until ctx ends. A task receives at once what comes, and waits for
@@ -68,7 +63,7 @@ func (t *task) run(ctx context.Context) error {
 			turn = always
 		}
 		if len(t.queue) > 0 {
-			room = t.out[t.queue[0].to].slots
+			room = t.out[t.queue[0].sub.Subpartition].slots
 		}
 		select {
 		case <-ctx.Done():
@@ -76,7 +71,7 @@ func (t *task) run(ctx context.Context) error {
 		case m := <-t.inbox:
 			t.receive(m)
 		case room <- struct{}{}:
-			t.out[t.queue[0].to].inbox <- t.queue[0] // has room for all slots
+			t.out[t.queue[0].sub.Subpartition].inbox <- t.queue[0] // has room for all slots
 			t.queue = t.queue[1:]
 		case <-turn:
 			if err := t.step(); err != nil {
@@ -93,38 +88,41 @@ func (t *task) run(ctx context.Context) error {
 func (t *task) receive(m message) {
 	if m.barrier == nil {
 		t.pending = append(t.pending, m)
-		if t.awaited[m.from] {
-			_ = t.capture.Input(inflight.InputChannel{Channel: m.from}, m.pos, newBuffer(m.bytes))
+		if t.awaited[m.ch] {
+			_ = t.capture.Input(m.ch, m.pos, t.buffer(m.bytes))
 		}
 		return
 	}
-	if len(t.awaited) == 0 {
+	if t.capture == nil || t.capture.Checkpoint() < m.barrier.ID() {
 		t.begin(m.barrier)
 	}
-	if delete(t.awaited, m.from); len(t.awaited) == 0 {
+	if t.capture.Checkpoint() > m.barrier.ID() {
+		return // that one was given up
+	}
+	if delete(t.awaited, m.ch); len(t.awaited) == 0 {
 		_ = t.capture.FinishInput()
-		t.taken <- struct{}{}
 	}
 }
 
 func (t *task) begin(c *spillway.Checkpoint) {
-	t.capture, t.awaited = c.Captures[t.id], map[int]bool{0: true} // the source awaits the coordinator's
-	for i := range t.consumed {
-		t.awaited[i] = true
-	}
+	t.capture, t.awaited = c.Captures[t.id], map[inflight.InputChannel]bool{{}: true} // the source awaits the coordinator's
 	for _, down := range t.out {
-		down.inbox <- message{from: t.id.Subtask, barrier: c} // has room for one of each
+		down.inbox <- message{ch: inflight.InputChannel{Channel: t.id.Subtask}, barrier: c}
 	}
-	_ = t.capture.Cuts(slices.Concat(t.consumed, t.emitted)...)
+	for a, cut := range t.cuts {
+		if _ = t.capture.Cuts(*cut); a.Side == inflight.Input {
+			t.awaited[a.Input] = true
+		}
+	}
 	for word, n := range t.state {
-		_ = t.capture.State(stateAddress.State, newBuffer(entry(word, n)))
+		_ = t.capture.State(stateAddress.State, t.buffer(entry(word, n)))
 	}
 	for _, m := range t.queue {
-		_ = t.capture.Output(inflight.Subpartition{Subpartition: m.to}, m.pos, newBuffer(m.bytes))
+		_ = t.capture.Output(m.sub, m.pos, t.buffer(m.bytes))
 	}
 	_ = t.capture.FinishOutput()
 	for _, m := range t.pending {
-		_ = t.capture.Input(inflight.InputChannel{Channel: m.from}, m.pos, newBuffer(m.bytes))
+		_ = t.capture.Input(m.ch, m.pos, t.buffer(m.bytes))
 	}
 }
 
@@ -147,8 +145,7 @@ func (t *task) step() error {
 		m := t.pending[0]
 		t.pending = t.pending[1:]
 		<-t.slots
-		cut := &t.consumed[m.from]
-		cut.Epoch, cut.Bytes, cut.Records = m.pos.Epoch, cut.Bytes+uint64(len(m.bytes)), cut.Records+1
+		t.cuts[m.ch.Address()].Advance(m.pos.Epoch, len(m.bytes))
 		if err := t.process(m.bytes[4:]); err != nil {
 			return err
 		}
@@ -168,7 +165,7 @@ func (t *task) process(record []byte) error {
 			t.emit(int(crc32.ChecksumIEEE(word)%uint32(len(t.out))), word)
 		}
 	case "count":
-		time.Sleep(*sleep)
+		time.Sleep(t.sleep)
 		t.state[string(record)]++
 		t.emit(0, entry(string(record), t.state[string(record)]))
 	case "output":
@@ -179,11 +176,16 @@ func (t *task) process(record []byte) error {
 
 // emit queues a record for a downstream task.
 func (t *task) emit(to int, record []byte) {
-	b := append(binary.BigEndian.AppendUint32(nil, uint32(len(record))), record...)
-	cut := &t.emitted[to]
-	t.queue = append(t.queue, message{from: t.id.Subtask, to: to, pos: inflight.Pos{Epoch: t.epoch, Offset: cut.Bytes, Seq: cut.Records}, bytes: b})
-	cut.Epoch, cut.Bytes, cut.Records = t.epoch, cut.Bytes+uint64(len(b)), cut.Records+1
+	m := message{ch: inflight.InputChannel{Channel: t.id.Subtask}, sub: inflight.Subpartition{Subpartition: to}}
+	m.bytes = append(binary.BigEndian.AppendUint32(nil, uint32(len(record))), record...)
+	m.pos = t.cuts[m.sub.Address()].Advance(t.job.Coordinator.Epoch(), len(m.bytes))
+	t.queue = append(t.queue, m)
 	t.left.Add(1)
+}
+
+// connect begins to count what flows over a connection.
+func (t *task) connect(a inflight.Address) {
+	t.cuts[a] = &inflight.Cut{Address: a, RecordsKnown: true}
 }
 
 // counts are the state of a task. An entry is a word and its count. The entry ""
