@@ -24,7 +24,13 @@ var lineTypes = map[string]any{
 	string(TypeSubtask): SubtaskLine{}, string(TypeEdge): EdgeLine{}, string(TypeChannel): ChannelLine{}, string(TypeConnection): ConnectionLine{},
 	string(TypeReplay): ReplayLine{}, string(TypeObject): ObjectLine{}, string(TypeSummary): SummaryLine{},
 	string(TypeCapabilities): CapabilitiesLine{}, string(TypeCheck): CheckLine{},
+	string(TypeMetadata): MetadataLine{}, string(TypeMaster): MasterLine{}, string(TypeOperator): OperatorLine{}, string(TypeState): StateLine{}, string(TypeHandle): HandleLine{},
+	string(TypeUsage): UsageLine{}, string(TypeDifference): DifferenceLine{}, string(TypePlan): PlanLine{}, string(TypeLoss): LossLine{}, string(TypeSeal): SealLine{},
+	"Elements": ElementLine{}, "Ranges": RangeLine{}, "Streams": Stream{}, "Keyed state": KeyedState{}, "Named states": NamedState{}, "Local files": LocalFile{}, "Totals": TotalsLine{},
 }
+
+// parts are the headings of what stands in lines, and of lines without a type.
+var parts = []string{"Buffers", "Findings", "Elements", "Ranges", "Streams", "Keyed state", "Named states", "Local files", "Totals"}
 
 // jsonDoc returns docs/json.md by headings.
 func jsonDoc(t *testing.T) map[string]string {
@@ -149,16 +155,18 @@ func ofGroup(t *testing.T, g *ast.GenDecl, keep func(name, typ string) bool) (va
 }
 
 func TestDocCodes(t *testing.T) {
-	codes := constants(t, func(name, _ string) bool { return strings.HasPrefix(name, "Code") && name != "CodecNone" }, "format", "reader", "catalog", "inspect")
-	require.Contains(t, codes, "payload-checksum")
-	require.Contains(t, codes, "conservation")
-	var documented []string
-	for _, r := range rows(jsonDoc(t)["Codes of findings"]) {
-		documented = append(documented, strings.Trim(r[0], "`"))
-		require.Len(t, r, 3)
-		require.NotEmpty(t, r[2])
+	isCode := func(name, _ string) bool { return strings.HasPrefix(name, "Code") && name != "CodecNone" }
+	for head, dirs := range map[string][]string{"Codes of findings": {"format", "reader", "catalog", "inspect"}, "Codes of findings about Flink": {"flink"}} {
+		codes := constants(t, isCode, dirs...)
+		require.Greater(t, len(codes), 20)
+		var documented []string
+		for _, r := range rows(jsonDoc(t)[head]) {
+			documented = append(documented, strings.Trim(r[0], "`"))
+			require.Len(t, r, 3)
+			require.NotEmpty(t, r[2])
+		}
+		require.ElementsMatch(t, codes, documented, head)
 	}
-	require.ElementsMatch(t, codes, documented)
 }
 
 func TestDocValues(t *testing.T) {
@@ -182,6 +190,11 @@ func TestDocValues(t *testing.T) {
 		"verdict":   ofType("Verdict", "reader"),
 		"class":     ofType("Class", "catalog"),
 		"result":    prefixed("Check", "inspect"),
+		"use":       ofType("FileUse", "inspect"),
+		"slot":      ofType("StateSlot", "inspect"),
+		"by":        ofType("UsageBy", "inspect"),
+		"change":    ofType("Change", "inspect"),
+		"verb":      ofType("Verb", "inspect"),
 	}
 	for of, values := range want {
 		require.NotEmpty(t, values, of)
@@ -194,7 +207,7 @@ func TestDocValues(t *testing.T) {
 	slices.Sort(types)
 	var heads []string
 	for head := range lineTypes {
-		if head != "Buffers" && head != "Findings" {
+		if !slices.Contains(parts, head) {
 			heads = append(heads, head)
 		}
 	}

@@ -26,6 +26,7 @@ type ElementLine struct {
 	Subpartition *int   `json:"subpartition,omitempty"`
 
 	value []byte // the beginning, of a record
+	head  int    // how many bytes stand before it
 }
 
 // String returns the element for people.
@@ -41,7 +42,7 @@ func (e *ElementLine) String() string {
 	case e.Subtask != nil:
 		s += fmt.Sprintf(" of %s/%d", e.OperatorID, *e.Subtask)
 	}
-	if e.Timestamp != nil && *e.Timestamp != math.MinInt64 { // that is none
+	if e.Timestamp != nil {
 		s += fmt.Sprintf(" at %d", *e.Timestamp)
 	}
 	return s
@@ -53,9 +54,11 @@ func elementLine(length int, head []byte) (*ElementLine, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ElementLine{Kind: e.Kind.String(), Length: length, value: e.Value}
+	l := &ElementLine{Kind: e.Kind.String(), Length: length, value: e.Value, head: len(head) - len(e.Value)}
 	switch e.Kind {
-	case flink.ElementTimestamped, flink.ElementWatermark:
+	case flink.ElementTimestamped:
+		l.Timestamp = ptr(e.Timestamp, e.Timestamp != math.MinInt64) // that is none
+	case flink.ElementWatermark:
 		l.Timestamp = &e.Timestamp
 	case flink.ElementLatencyMarker:
 		l.Timestamp, l.OperatorID, l.Subtask = &e.Timestamp, e.Operator.String(), &e.Subtask
@@ -272,16 +275,8 @@ func (f *flinkDump) split(k int, out *Dumped) {
 func (r Record) value() string {
 	s := strings.TrimPrefix(r.Element.String(), "record")
 	more := ""
-	if len(r.Preview) < r.Length-elementHead(r.Element) {
+	if len(r.Preview) < r.Length-r.Element.head {
 		more = "…"
 	}
 	return fmt.Sprintf("record%s of %s: %q%s", s, plural(r.Length, "byte"), r.Preview, more)
-}
-
-// elementHead is how many bytes of a record stand before its value.
-func elementHead(e *ElementLine) int {
-	if e.Timestamp != nil {
-		return 9
-	}
-	return 1
 }
