@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -142,8 +143,8 @@ func oneLine(r minio.ErrorResponse) string {
 	if len(text) > 300 {
 		text = text[:300] + "…"
 	}
-	if r.StatusCode != 0 {
-		text = fmt.Sprintf("%d %s", r.StatusCode, text)
+	if status := strconv.Itoa(r.StatusCode); r.StatusCode != 0 && !strings.HasPrefix(text, status) {
+		text = status + " " + text
 	}
 	return text
 }

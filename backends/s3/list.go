@@ -19,7 +19,7 @@ import (
 // slash are marks of folders, which some tools make; they are no objects.
 func (b *Backend) List(ctx context.Context, prefix string) iter.Seq2[backends.Info, error] {
 	return func(yield func(backends.Info, error) bool) {
-		for o, err := range b.keys(ctx, "list", b.prefix+prefix, true) {
+		for o, err := range b.keys(ctx, "list", b.prefix+prefix) {
 			if err != nil {
 				yield(backends.Info{}, err)
 				return
@@ -36,17 +36,19 @@ func (b *Backend) List(ctx context.Context, prefix string) iter.Seq2[backends.In
 func (b *Backend) Children(ctx context.Context, dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		below := b.prefix + backends.Below(dir)
-		found := map[string]struct{}{}
-		for o, err := range b.keys(ctx, "list", below, false) {
-			if err != nil {
-				yield("", err)
-				return
-			}
+		level, err := b.level(ctx, "list", below)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		names := make([]string, 0, len(level))
+		for _, o := range level {
 			if name := strings.TrimSuffix(o.Key[len(below):], "/"); name != "" {
-				found[name] = struct{}{}
+				names = append(names, name)
 			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(found)) {
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
 			if !yield(name, nil) {
 				return
 			}
@@ -54,10 +56,8 @@ func (b *Backend) Children(ctx context.Context, dir string) iter.Seq2[string, er
 	}
 }
 
-// keys yields the keys that begin with prefix, ascending. Without deep it yields
-// what lies below the next slash as one key that ends with it, in no order and
-// perhaps twice.
-func (b *Backend) keys(ctx context.Context, op, prefix string, deep bool) iter.Seq2[minio.ObjectInfo, error] {
+// keys yields the keys that begin with prefix, ascending.
+func (b *Backend) keys(ctx context.Context, op, prefix string) iter.Seq2[minio.ObjectInfo, error] {
 	return func(yield func(minio.ObjectInfo, error) bool) {
 		ctx, end, err := b.begin(ctx, op, prefix)
 		if err != nil {
@@ -65,6 +65,38 @@ func (b *Backend) keys(ctx context.Context, op, prefix string, deep bool) iter.S
 			return
 		}
 		defer end()
+		if !b.isTree() {
+			for o, err := range b.scan(ctx, op, prefix, true) {
+				if b.isTree() {
+					break // the first answer says so
+				}
+				if !yield(o, err) || err != nil {
+					return
+				}
+			}
+			if !b.isTree() {
+				return
+			}
+		}
+		err = b.walk(ctx, op, prefix, func(o minio.ObjectInfo) error {
+			if !yield(o, nil) {
+				return errStop
+			}
+			return nil
+		})
+		if err != nil && err != errStop {
+			yield(minio.ObjectInfo{}, err)
+		}
+	}
+}
+
+// errStop ends a walk that nobody follows any more.
+var errStop = errors.New("stop")
+
+// scan yields what a listing has, as the store orders it. Without deep, what
+// lies below the next slash is one key that ends with it, perhaps several times.
+func (b *Backend) scan(ctx context.Context, op, prefix string, deep bool) iter.Seq2[minio.ObjectInfo, error] {
+	return func(yield func(minio.ObjectInfo, error) bool) {
 		last := ""
 		for t := b.tries(op, prefix); ; {
 			opt := minio.ListObjectsOptions{Prefix: prefix, Recursive: deep, StartAfter: last}
@@ -99,6 +131,87 @@ func (b *Backend) keys(ctx context.Context, op, prefix string, deep bool) iter.S
 	}
 }
 
+// level returns what a folder has, or the part of it that begins with prefix, in
+// the order of the keys; keys of folders end with a slash.
+func (b *Backend) level(ctx context.Context, op, prefix string) (level []minio.ObjectInfo, err error) {
+	ctx, end, err := b.begin(ctx, op, prefix)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	for o, err := range b.scan(ctx, op, prefix, false) {
+		if err != nil {
+			return nil, err
+		}
+		level = append(level, o)
+	}
+	slices.SortFunc(level, func(x, y minio.ObjectInfo) int { return strings.Compare(x.Key, y.Key) })
+	return slices.CompactFunc(level, func(x, y minio.ObjectInfo) bool { return x.Key == y.Key }), nil
+}
+
+// walk visits the keys that begin with prefix, folder by folder, for stores that
+// keep a tree and list it as such: their listing is in another order, and no
+// scan, as it has a folder's names before it looks into the first of them. A
+// level is read again after each folder in it, so that what was created in front
+// of the walk meanwhile is visited too.
+func (b *Backend) walk(ctx context.Context, op, prefix string, visit func(minio.ObjectInfo) error) error {
+	for last, again := "", true; again; {
+		again = false
+		level, err := b.level(ctx, op, prefix)
+		if err != nil {
+			return err
+		}
+		for _, o := range level {
+			if o.Key <= last || o.Key == prefix && strings.HasSuffix(prefix, "/") {
+				continue
+			}
+			last = o.Key
+			if strings.HasSuffix(o.Key, "/") {
+				again, err = true, b.walk(ctx, op, o.Key, visit)
+			} else {
+				err = visit(o)
+			}
+			if err != nil {
+				return err
+			}
+			if again {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// isTree reports whether the store keeps a tree of folders, which it lists as
+// such and which stay when they are empty.
+func (b *Backend) isTree() bool {
+	return b.opt.Listing == ListingTree || b.opt.Listing == ListingAuto && b.wire.tree.Load()
+}
+
+// dropFolders removes the folders of keys that have become empty, up to the root,
+// where the store has folders. One that is not empty it keeps.
+func (b *Backend) dropFolders(ctx context.Context, op string, keys []string) error {
+	if !b.isTree() {
+		return nil
+	}
+	folders := map[string]struct{}{}
+	for _, key := range keys {
+		for i := strings.LastIndexByte(key, '/'); i >= len(b.prefix); i = strings.LastIndexByte(key[:i], '/') {
+			folders[key[:i+1]] = struct{}{}
+		}
+	}
+	deepest := slices.SortedFunc(maps.Keys(folders), func(x, y string) int { return len(y) - len(x) })
+	for _, folder := range deepest {
+		err := b.call(ctx, op, folder, func(ctx context.Context) error {
+			return b.core.RemoveObject(ctx, b.opt.Bucket, folder, minio.RemoveObjectOptions{})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Remove deletes objects, up to 1000 in one request.
 func (b *Backend) Remove(ctx context.Context, names ...string) error {
 	if len(names) == 0 {
@@ -119,19 +232,22 @@ func (b *Backend) Remove(ctx context.Context, names ...string) error {
 
 // removeKeys tries all; what a request leaves is tried again.
 func (b *Backend) removeKeys(ctx context.Context, op string, keys []string) error {
-	var errs []error
-	for batch := range slices.Chunk(keys, 1000) {
-		errs = append(errs, b.removeBatch(ctx, op, batch))
+	if len(keys) == 0 {
+		return nil
 	}
-	return errors.Join(errs...)
-}
-
-func (b *Backend) removeBatch(ctx context.Context, op string, keys []string) error {
 	ctx, end, err := b.begin(ctx, op, keys[0])
 	if err != nil {
 		return err
 	}
 	defer end()
+	var errs []error
+	for batch := range slices.Chunk(keys, 1000) {
+		errs = append(errs, b.removeBatch(ctx, op, batch))
+	}
+	return errors.Join(append(errs, b.dropFolders(ctx, op, keys))...)
+}
+
+func (b *Backend) removeBatch(ctx context.Context, op string, keys []string) error {
 	if len(keys) == 1 {
 		err := b.call(ctx, op, keys[0], func(ctx context.Context) error {
 			return b.core.RemoveObject(ctx, b.opt.Bucket, keys[0], minio.RemoveObjectOptions{})
@@ -209,7 +325,7 @@ func (b *Backend) RemoveAll(ctx context.Context, folder string) error {
 			batch = batch[:0]
 		}
 	}
-	for o, err := range b.keys(ctx, "remove all", below, true) {
+	for o, err := range b.keys(ctx, "remove all", below) {
 		if err != nil {
 			errs = append(errs, err)
 			break

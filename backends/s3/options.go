@@ -56,6 +56,19 @@ const (
 	StyleVirtual Style = "virtual" // https://bucket.host/key
 )
 
+// Listing says how the store lists.
+type Listing string
+
+// The ways of listing.
+const (
+	// ListingAuto is flat, but for stores that say that they are SeaweedFS.
+	ListingAuto Listing = "auto"
+	// ListingFlat is the order of the keys, as Amazon has it.
+	ListingFlat Listing = "flat"
+	// ListingTree is folder by folder. It takes two requests for each folder.
+	ListingTree Listing = "tree"
+)
+
 // Options are the options of New. Zero values are the defaults.
 type Options struct {
 	Bucket string
@@ -80,6 +93,7 @@ type Options struct {
 
 	Checksum  Checksum
 	Exclusive Exclusive
+	Listing   Listing
 }
 
 const (
@@ -103,6 +117,7 @@ func (o *Options) fill() error {
 	setDefault(&o.RetryFor, 15*time.Second)
 	setDefault(&o.Checksum, ChecksumFull)
 	setDefault(&o.Exclusive, ExclusiveProve)
+	setDefault(&o.Listing, ListingAuto)
 	switch {
 	case o.Bucket == "":
 		return o.refuse("no bucket", "use s3://bucket/folder")
@@ -120,6 +135,8 @@ func (o *Options) fill() error {
 		return o.refuse(fmt.Sprintf("checksum is %q", o.Checksum), "use full, composite, sha256 or none")
 	case !slices.Contains([]Exclusive{ExclusiveProve, ExclusiveTrust, ExclusiveOff}, o.Exclusive):
 		return o.refuse(fmt.Sprintf("exclusive is %q", o.Exclusive), "use prove, trust or off")
+	case !slices.Contains([]Listing{ListingAuto, ListingFlat, ListingTree}, o.Listing):
+		return o.refuse(fmt.Sprintf("listing is %q", o.Listing), "use auto, flat or tree")
 	}
 	return nil
 }
@@ -149,6 +166,7 @@ var settings = map[string]func(o *Options, v string) error{
 	"timeout":     func(o *Options, v string) (err error) { o.Timeout, err = parseTime(v); return err },
 	"retry-for":   func(o *Options, v string) (err error) { o.RetryFor, err = parseTime(v); return err },
 	"checksum":    func(o *Options, v string) error { o.Checksum = Checksum(v); return nil },
+	"listing":     func(o *Options, v string) error { o.Listing = Listing(v); return nil },
 	"exclusive":   func(o *Options, v string) error { o.Exclusive = Exclusive(v); return nil },
 }
 

@@ -31,6 +31,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/minio/minio-go/v7"
 
@@ -251,6 +253,9 @@ func (b *Backend) head(ctx context.Context, op, key string) (st minio.ObjectInfo
 		return st, err
 	}
 	defer end()
+	if !canBeKey(key[len(b.prefix):]) {
+		return st, b.fail(op, key, fmt.Errorf("%w: not a name", inflight.ErrConfig))
+	}
 	if key == b.prefix || strings.HasSuffix(key, "/") {
 		return st, b.fail(op, key, fmt.Errorf("no object of that name: %w", inflight.ErrNotExist))
 	}
@@ -265,6 +270,16 @@ func (b *Backend) head(ctx context.Context, op, key string) (st minio.ObjectInfo
 		}
 	}
 	return st, err
+}
+
+// canBeKey reports whether name can stand in a request: servers trip over others.
+func canBeKey(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "." || part == ".." {
+			return false
+		}
+	}
+	return utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
 // explain makes a request whose answer has a body, and returns what is wrong if

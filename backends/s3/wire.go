@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,7 @@ type wire struct {
 	base  *http.Transport
 	slots *slots
 	count counters
+	tree  atomic.Bool // the store says that it is one that lists as a tree
 }
 
 func newWire(o *Options) (*wire, error) {
@@ -106,6 +108,9 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		w.slots.release()
 		return nil, err
+	}
+	if strings.HasPrefix(resp.Header.Get("Server"), "SeaweedFS") {
+		w.tree.Store(true)
 	}
 	if req.Method == http.MethodHead || resp.Body == http.NoBody {
 		w.slots.release()
