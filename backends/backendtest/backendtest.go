@@ -39,7 +39,7 @@ func (s *Skipped) Error() string { return "skipped: " + s.Reason }
 // Checks returns all checks.
 func Checks() []Check {
 	var all []Check
-	for _, c := range slices.Concat(writeChecks, readChecks, listChecks, removeChecks, otherChecks) {
+	for _, c := range slices.Concat(writeChecks, readChecks, listChecks, removeChecks, largeChecks, otherChecks) {
 		all = append(all, Check{Name: c.name, About: c.about, Closes: c.closes, Run: c.run})
 	}
 	return all

@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -605,8 +606,109 @@ var defects = map[string]map[string]func(m *mutant){
 			m.space = func() (backends.Space, error) { return backends.Space{Free: 2, Total: 1}, nil }
 		},
 	},
+	"part-sizes": {"a byte is lost behind 5 MiB": func(m *mutant) {
+		m.object = func(o backends.Object, _ string) backends.Object {
+			written := 0
+			return &badObject{Object: o, write: func(p []byte) (int, error) {
+				take := p
+				if written += len(p); written > 5*mib && written-len(p) <= 5*mib {
+					take = p[:len(p)-1]
+				}
+				_, err := o.Write(take)
+				return len(p), err
+			}}
+		}
+	}},
+	"large": {"64 MiB are enough": func(m *mutant) {
+		m.object = func(o backends.Object, _ string) backends.Object {
+			written := 0
+			return &badObject{Object: o, write: func(p []byte) (int, error) {
+				if written += len(p); written > 64*mib {
+					return 0, &inflight.Error{Op: "write", Err: inflight.ErrTooLarge}
+				}
+				return o.Write(p)
+			}}
+		}
+	}},
+	"small-reads": {"a byte is lost": func(m *mutant) {
+		m.source = func(s backends.Source) backends.Source {
+			return &badSource{Source: s, stream: func(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+				r, err := s.Stream(ctx, off, n)
+				return struct {
+					io.Reader
+					io.Closer
+				}{bufio.NewReaderSize(lossy{r}, 16), r}, err
+			}}
+		}
+	}},
+	"unfinished-large": {
+		"it is visible": func(m *mutant) {
+			m.object = func(o backends.Object, name string) backends.Object {
+				written := 0
+				return &badObject{Object: o, write: func(p []byte) (int, error) {
+					if written += len(p); written == 10*mib {
+						if err := put(context.Background(), m.Backend, name, p, backends.CreateOptions{}); err != nil {
+							return 0, err
+						}
+					}
+					return o.Write(p)
+				}}
+			}
+		},
+		"leftovers stay": func(m *mutant) {
+			m.leftovers = func(ctx context.Context, prefix string) iter.Seq2[backends.Leftover, error] {
+				return func(yield func(backends.Leftover, error) bool) {
+					yield(backends.Leftover{Name: prefix + "/x", Kind: "ghost", Remove: func(context.Context) error { return nil }}, nil)
+				}
+			}
+		},
+	},
+	"outcome": {
+		"it fails, and the object is there": func(m *mutant) {
+			m.object = func(o backends.Object, _ string) backends.Object {
+				return &badObject{Object: o, finish: func(ctx context.Context) (backends.Info, error) {
+					info, err := o.Finish(context.WithoutCancel(ctx))
+					if ctx.Err() != nil {
+						err = &inflight.Error{Op: "finish", Err: ctx.Err()}
+					}
+					return info, err
+				}}
+			}
+		},
+		"it succeeds, and there is none": func(m *mutant) {
+			m.object = func(o backends.Object, _ string) backends.Object {
+				return &badObject{Object: o, finish: func(ctx context.Context) (backends.Info, error) { return backends.Info{}, o.Abort(ctx) }}
+			}
+		},
+	},
+	"interrupted": {
+		"too late": func(m *mutant) {
+			m.syncNames = func(ctx context.Context, prefix string) error {
+				//lint:sleep this is the defect; synctest's clock passes it at once
+				time.Sleep(3100 * time.Millisecond)
+				return m.Backend.SyncNames(ctx, prefix)
+			}
+		},
+		"another error": func(m *mutant) {
+			m.syncNames = func(ctx context.Context, _ string) error {
+				<-ctx.Done()
+				return &inflight.Error{Op: "sync", Err: inflight.ErrUnavailable}
+			}
+		},
+	},
 	"url":   {"with a password": func(m *mutant) { m.url = "mem://user:secret@host" }},
 	"close": {"nothing is closed": func(m *mutant) { m.close = func() error { return nil } }},
+}
+
+// lossy loses the second byte of each read.
+type lossy struct{ io.Reader }
+
+func (l lossy) Read(p []byte) (int, error) {
+	n, err := l.Reader.Read(p)
+	if n < 2 {
+		return n, err
+	}
+	return copy(p[1:], p[2:n]) + 1, err
 }
 
 // lookThenCreate is an exclusive create that others can get in between, or that
