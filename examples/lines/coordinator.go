@@ -78,7 +78,7 @@ func build(s settings, job *spillway.Job) *pipeline {
 	for _, v := range topology.Vertices {
 		tasks := make([]*task, v.Parallelism)
 		for i := range tasks {
-			t := &task{pipeline: p, id: inflight.Task{Vertex: v.ID, Subtask: i}, state: counts{"": 1}, cuts: map[inflight.Address]*inflight.Cut{},
+			t := &task{pipeline: p, id: inflight.Task{Vertex: v.ID, Subtask: i}, state: counts{}, cuts: map[inflight.Address]*inflight.Cut{},
 				inbox: make(chan message, inboxSize+max(1, len(upstream))), slots: make(chan struct{}, inboxSize)}
 			for _, up := range upstream {
 				up.out = append(up.out, t)

@@ -104,7 +104,7 @@ func (s *settings) temporary() string { return fmt.Sprintf("%s.%d", s.output, os
 // write writes the counts, sorted, to the output, which appears at once.
 func (s *settings) write(c counts) error {
 	var text []byte
-	for _, word := range slices.Sorted(maps.Keys(c))[1:] { // the first is none
+	for _, word := range slices.Sorted(maps.Keys(c)) {
 		text = fmt.Appendf(text, "%s\t%d\n", word, c[word])
 	}
 	defer func() { _ = os.Remove(s.temporary()) }() // or there is none any more

@@ -33,9 +33,9 @@ type task struct {
 	source         *bufio.Reader // of the task that reads, until its end
 	out            []*task       // downstream
 	inbox          chan message
-	slots          chan struct{} // taken for each record sent, given back when it is processed
-	pending, queue []message     // received, emitted
-	cuts           map[inflight.Address]*inflight.Cut
+	slots          chan struct{}                      // taken for each record sent, given back when it is processed
+	pending, queue []message                          // received, emitted
+	cuts           map[inflight.Address]*inflight.Cut // what was emitted and consumed of each connection
 
 	capture *writer.Capture                // of the newest checkpoint
 	awaited map[inflight.InputChannel]bool // its barrier has not come from these
@@ -107,7 +107,7 @@ func (t *task) receive(m message) {
 func (t *task) begin(c *spillway.Checkpoint) {
 	t.capture, t.awaited = c.Captures[t.id], map[inflight.InputChannel]bool{{}: true} // the source awaits the coordinator's
 	for _, down := range t.out {
-		down.inbox <- message{ch: inflight.InputChannel{Channel: t.id.Subtask}, barrier: c}
+		down.inbox <- message{ch: inflight.InputChannel{Channel: t.id.Subtask}, barrier: c} // there is room for one of each
 	}
 	for a, cut := range t.cuts {
 		if _ = t.capture.Cuts(*cut); a.Side == inflight.Input {
@@ -183,13 +183,13 @@ func (t *task) emit(to int, record []byte) {
 	t.left.Add(1)
 }
 
-// connect begins to count what flows over a connection.
+// connect begins to count what flows over a connection: the positions of what is
+// captured, and the proof that nothing is missing, come from that.
 func (t *task) connect(a inflight.Address) {
 	t.cuts[a] = &inflight.Cut{Address: a, RecordsKnown: true}
 }
 
-// counts are the state of a task. An entry is a word and its count. The entry ""
-// is the version: cuts are kept only beside some bytes of a task.
+// counts are the state of a task. An entry is a word and its count.
 type counts map[string]uint64
 
 var stateAddress = inflight.StateName("counts").Address()
