@@ -5,4 +5,5 @@ package all
 import (
 	_ "github.com/spillway-io/spillway/backends/local" // file://
 	_ "github.com/spillway-io/spillway/backends/mem"   // mem://
+	_ "github.com/spillway-io/spillway/backends/s3"    // s3://
 )
