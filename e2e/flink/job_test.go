@@ -126,7 +126,7 @@ func (j job) restoreWithin(t testing.TB, what, path string, parallelism, limit i
 	request := j.request()
 	request["from"], request["parallelism"], request["limit"] = path, parallelism, limit
 	start := time.Now()
-	ask(t, &r, "restore", request)
+	server.ask(t, &r, "restore", request)
 	text := ""
 	for _, s := range append(r.Causes, r.Busy...) {
 		text += "; " + s

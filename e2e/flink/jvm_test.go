@@ -43,6 +43,7 @@ func say(t testing.TB, format string, args ...any) {
 func TestMain(m *testing.M) {
 	code := m.Run()
 	server.stop()
+	timed.stop()
 	if len(report.lines) > 0 {
 		name := filepath.Join("..", "..", "build", "e2e-flink.txt")
 		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(strings.Join(report.lines, "\n")+"\n"), 0o644)); err != nil {
@@ -75,45 +76,51 @@ func requireJava(t testing.TB) {
 	require.NoError(t, err, "%s", out)
 }
 
-// jvm is a process with real Flink in it that answers requests. All tests share
-// one; after a restore that hangs the next request starts another.
+// jvm is a process with real Flink in it that answers requests (Serve.java). It
+// starts with the first one; after a restore that hangs the next starts another.
 type jvm struct {
 	sync.Mutex
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Reader
-	errs strings.Builder
-	tmp  string
+	options string
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	errs    strings.Builder
+	tmp     string
 }
 
-var server jvm
+var (
+	// server runs jobs of seconds: the better compiler would cost more than it saves.
+	server = jvm{options: "-XX:TieredStopAtLevel=1"}
+	// timed is as fast as Java can be.
+	timed jvm
+)
 
 // ask sends a request and decodes the answer into v. An ERROR fails the test.
-func ask(t testing.TB, v any, verb string, request map[string]any) {
+func (j *jvm) ask(t testing.TB, v any, verb string, request map[string]any) {
 	t.Helper()
-	server.Lock()
-	defer server.Unlock()
-	if server.cmd == nil {
+	j.Lock()
+	defer j.Unlock()
+	if j.cmd == nil {
 		requireJava(t)
-		require.NoError(t, server.start())
+		require.NoError(t, j.start())
 	}
 	request["verb"] = verb
 	line, err := json.Marshal(request)
 	require.NoError(t, err)
-	_, err = server.in.Write(append(line, '\n'))
+	_, err = j.in.Write(append(line, '\n'))
 	require.NoError(t, err)
-	line, err = server.out.ReadBytes('\n')
+	line, err = j.out.ReadBytes('\n')
 	if err != nil {
-		server.stopLocked()
+		j.stopLocked()
 	}
-	require.NoError(t, err, "%s", &server.errs)
+	require.NoError(t, err, "%s", &j.errs)
 	var state struct {
 		State  string
 		Causes []string
 	}
 	require.NoError(t, json.Unmarshal(line, &state))
 	if state.State == "HANGS" {
-		server.stopLocked()
+		j.stopLocked()
 	}
 	require.NotEqual(t, "ERROR", state.State, "%s %v: %s", verb, request, strings.Join(state.Causes, "; "))
 	require.NoError(t, json.Unmarshal(line, v))
@@ -125,7 +132,7 @@ func (j *jvm) start() (err error) {
 	}
 	j.errs.Reset()
 	j.cmd = exec.Command(filepath.Join(javaDir, "run.sh"), "serve")
-	j.cmd.Env = append(os.Environ(), "E2E_JVM=-Djava.io.tmpdir="+j.tmp)
+	j.cmd.Env = append(os.Environ(), "E2E_JVM="+j.options+" -Djava.io.tmpdir="+j.tmp)
 	j.cmd.Stderr = &j.errs
 	out, err := j.cmd.StdoutPipe()
 	if err != nil {

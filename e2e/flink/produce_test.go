@@ -26,20 +26,20 @@ func (j job) start(t testing.TB, segment string, countMS, sinkMS, warmMS int) *r
 	request["dir"], request["parallelism"] = r.dir, j.splits
 	request["count_ms"], request["sink_ms"], request["warm_ms"], request["segment"] = countMS, sinkMS, warmMS, segment
 	var answer struct{ State string }
-	ask(t, &answer, "start", request)
+	server.ask(t, &answer, "start", request)
 	return r
 }
 
 // checkpoint takes a checkpoint and returns the name of its directory.
 func (r *running) checkpoint(t testing.TB) string {
 	var answer struct{ Checkpoint int }
-	ask(t, &answer, "checkpoint", map[string]any{})
+	server.ask(t, &answer, "checkpoint", map[string]any{})
 	return fmt.Sprintf("chk-%d", answer.Checkpoint)
 }
 
 func (r *running) cancel(t testing.TB) {
 	var answer struct{ State string }
-	ask(t, &answer, "cancel", map[string]any{})
+	server.ask(t, &answer, "cancel", map[string]any{})
 }
 
 // TestManyFiles: a checkpoint with a file for each of a thousand channels or more,

@@ -22,7 +22,7 @@ func TestFlinkWrites(t *testing.T) {
 	for _, mode := range []string{"v3", "v4", "v5", "unmerged", "one-file", "file-per-channel", "inline", "absolute", "gaps", "merged-chunks", "split-chunks", "empty-chunks"} {
 		place := t.TempDir()
 		var made struct{ Version, Channels int }
-		ask(t, &made, "rewrite", map[string]any{"mode": mode, "from": filepath.Join(root, dir), "to": filepath.Join(place, dir)})
+		server.ask(t, &made, "rewrite", map[string]any{"mode": mode, "from": filepath.Join(root, dir), "to": filepath.Join(place, dir)})
 		c := open(t, place, dir)
 		require.Equal(t, made.Version, c.Version)
 		verified(t, c)
