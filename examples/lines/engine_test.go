@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,7 +22,8 @@ import (
 // words, and what comes out is how often each was counted.
 type engine struct{}
 
-// TestConformance runs the kit.
+// TestConformance runs the kit on pipelines in this process, with faults of the
+// store.
 func TestConformance(t *testing.T) {
 	o := enginetest.Options{Name: "lines", Modes: []enginetest.Mode{enginetest.Unaligned}, Sources: 1, Records: 200, BufferSize: 512, Rounds: 4, VirtualTime: true}
 	if thorough {
@@ -71,7 +74,7 @@ func (e engine) start(ctx context.Context, j *enginetest.Job, base string) (engi
 			in.result(result{id: args[0].(inflight.CheckpointID)})
 		}
 	}
-	if err := os.WriteFile(s.input, []byte(strings.Join(j.Sources[0], " \n")), 0o600); err != nil {
+	if err := writeInput(j); err != nil {
 		return nil, err
 	}
 	ctx, in.stop = context.WithCancel(ctx)
@@ -91,6 +94,11 @@ func (e engine) start(ctx context.Context, j *enginetest.Job, base string) (engi
 	return in, nil // it was soon over
 }
 
+// writeInput makes a file of the records.
+func writeInput(j *enginetest.Job) error {
+	return os.WriteFile(filepath.Join(j.Dir, "input"), []byte(strings.Join(j.Sources[0], " \n")), 0o600)
+}
+
 // result keeps the newest result.
 func (in *instance) result(r result) {
 	select {
@@ -103,11 +111,16 @@ func (in *instance) result(r result) {
 func (in *instance) Trigger(ctx context.Context) (inflight.CheckpointID, error) {
 	select {
 	case in.tick <- time.Time{}:
+		return in.next(ctx)
 	case <-in.ended:
 		return 0, in.over()
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+}
+
+// next waits for the next result.
+func (in *instance) next(ctx context.Context) (inflight.CheckpointID, error) {
 	select {
 	case r := <-in.results:
 		return r.id, r.err
@@ -150,4 +163,91 @@ func (engine) Output(_ context.Context, j *enginetest.Job) (enginetest.Output, e
 		out.Counts[word], _ = strconv.Atoi(n)
 	}
 	return out, err
+}
+
+// programs has the program do the same in processes of its own, where a crash is
+// kill -9.
+type programs struct{ engine }
+
+// TestConformanceKill runs the kit on processes.
+func TestConformanceKill(t *testing.T) {
+	o := enginetest.Options{Name: "lines", Modes: []enginetest.Mode{enginetest.Unaligned}, Sources: 1, BufferSize: 512, Rounds: 1, Processes: true}
+	if thorough {
+		o.Rounds = 50
+	}
+	enginetest.Run(t, programs{}, o)
+}
+
+func (p programs) Run(_ context.Context, j *enginetest.Job) (enginetest.Instance, error) {
+	return p.start(j, "nothing")
+}
+
+func (p programs) Restore(_ context.Context, j *enginetest.Job) (enginetest.Instance, error) {
+	return p.start(j, "latest")
+}
+
+// process is the program at work. It takes checkpoints of its own accord; to
+// trigger one is to wait for one.
+type process struct {
+	instance
+	cmd *exec.Cmd
+}
+
+func (programs) start(j *enginetest.Job, base string) (enginetest.Instance, error) {
+	if err := writeInput(j); err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{instance: instance{results: make(chan result, 1), ended: make(chan struct{})}}
+	p.cmd = exec.Command(exe, "--store", j.Store, "--input", filepath.Join(j.Dir, "input"), "--output", filepath.Join(j.Dir, "output"), "--restore", base, "--interval", "5ms", "--sleep", j.Sleep.String())
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	stderr, err := p.cmd.StderrPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	begun, last := make(chan struct{}), ""
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			last = lines.Text()
+			var id inflight.CheckpointID
+			switch _, err := fmt.Sscanf(last, "lines: checkpoint %d: captured", &id); {
+			case err == nil:
+				p.result(result{id: id})
+			case strings.Contains(last, "restore"):
+				close(begun)
+			}
+		}
+		switch err := p.cmd.Wait(); {
+		case strings.Contains(last, "fenced"):
+			p.err = fmt.Errorf("%w: %s", inflight.ErrFenced, last)
+		case err != nil:
+			p.err = fmt.Errorf("%w: %s", err, last)
+		}
+	}()
+	select {
+	case <-begun:
+		return p, nil
+	case <-p.ended:
+		return nil, p.err
+	}
+}
+
+func (p *process) Trigger(ctx context.Context) (inflight.CheckpointID, error) {
+	select {
+	case <-p.results: // one from before
+	default:
+	}
+	return p.next(ctx)
+}
+
+func (p *process) Crash() {
+	_ = p.cmd.Process.Kill() // or it has ended
+	<-p.ended
 }
