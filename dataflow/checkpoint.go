@@ -20,9 +20,11 @@ type Ack struct {
 	Forced    bool // it had no choice: all edges into it are forced-aligned
 
 	// Position is how many records a source's position has passed, where it can
-	// tell.
+	// tell; Marks is how many watermarks and markers the cuts of each partition
+	// count beside its records, since this deployment began.
 	Position      uint64
 	PositionKnown bool
+	Marks         []uint64
 
 	StartDelay time.Duration // trigger → first barrier
 	Alignment  time.Duration // first barrier → last barrier
@@ -185,7 +187,11 @@ func (t *task) trigger(b barrier) error {
 	s.mu.Lock()
 	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned, Forced: t.forced(), Alignment: s.ack.Alignment,
 		StartDelay: s.first - b.at, Sync: s.synced - start, Buffered: t.buffered(b), InFront: inFront}
-	s.ack.Position, s.ack.PositionKnown = position(t.src)
+	if s.ack.Position, s.ack.PositionKnown = position(t.src); s.ack.PositionKnown {
+		for _, p := range t.out {
+			s.ack.Marks = append(s.ack.Marks, p.marks)
+		}
+	}
 	s.mu.Unlock()
 	s.capture.Cuts(s.ack.Cuts...)
 	t.exec.Go(func() { t.encode(s.capture, frozen) })

@@ -14,8 +14,9 @@ type partition struct {
 	pool      *pool
 	open      int // unfinished buffers
 	selector  selector
-	unaligned bool  // may hold channel state
-	full      *bool // is set when the pool has become unavailable
+	marks     uint64 // elements that are no records: watermarks, statuses, markers
+	unaligned bool   // may hold channel state
+	full      *bool  // is set when the pool has become unavailable
 }
 
 // emit writes a record to the subpartitions that the partitioner chooses.
@@ -37,9 +38,13 @@ func (p *partition) emit(r Record) {
 	}
 }
 
-func (p *partition) watermark(ms int64) {
+func (p *partition) watermark(ms int64) { p.toAll(tagWatermark, ms, nil) }
+
+// toAll writes an element that is no record.
+func (p *partition) toAll(tag byte, time int64, body []byte) {
 	for _, s := range p.subs {
-		s.append(tagWatermark, ms, nil)
+		s.append(tag, time, body)
+		p.marks++
 	}
 }
 
@@ -48,9 +53,7 @@ func (p *partition) status(idle bool) {
 	if idle {
 		code = -1
 	}
-	for _, s := range p.subs {
-		s.append(tagStatus, 0, binary.BigEndian.AppendUint32(nil, uint32(code)))
-	}
+	p.toAll(tagStatus, 0, binary.BigEndian.AppendUint32(nil, uint32(code)))
 }
 
 func (p *partition) flush() {

@@ -455,6 +455,7 @@ func (t *task) forwardWatermark(ms int64) {
 func (t *task) mark(at int64) {
 	for _, p := range t.out {
 		p.subs[t.ctx.Rand.IntN(len(p.subs))].append(tagMarker, at, nil)
+		p.marks++
 	}
 }
 
