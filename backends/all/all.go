@@ -3,6 +3,7 @@
 package all
 
 import (
+	_ "github.com/spillway-io/spillway/backends/hdfs"  // hdfs://
 	_ "github.com/spillway-io/spillway/backends/local" // file://
 	_ "github.com/spillway-io/spillway/backends/mem"   // mem://
 	_ "github.com/spillway-io/spillway/backends/s3"    // s3://

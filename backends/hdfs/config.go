@@ -174,7 +174,7 @@ func (o *Options) fill() *refusal {
 	if !path.IsAbs(o.Dir) || path.Clean(o.Dir) != o.Dir || strings.Contains(o.Dir, ":") {
 		return refuse("use an absolute path without '..' and ':'", "the directory %q", o.Dir)
 	}
-	o.Conf = maps.Clone(o.Conf)
+	o.Conf = maps.Collect(maps.All(o.Conf)) // a copy, also of nil
 	if o.RPCTimeout <= 0 {
 		o.RPCTimeout = 30 * time.Second
 	}

@@ -18,9 +18,19 @@ import (
 	"github.com/spillway-io/spillway/inflight"
 )
 
-// stat looks at one path.
+// stat looks at one path. What lies below a file does not exist; the namenode
+// calls it forbidden, except for its superuser.
 func (c *client) stat(at string) (*hdfs.FileInfo, error) {
 	st, err := c.Stat(at)
+	if errors.Is(err, fs.ErrPermission) {
+		for above := path.Dir(at); above != "/"; above = path.Dir(above) {
+			if st, err := c.Stat(above); err == nil && !st.IsDir() {
+				return nil, fs.ErrNotExist
+			} else if err == nil {
+				break
+			}
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

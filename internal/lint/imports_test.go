@@ -37,7 +37,7 @@ var rules = []rule{
 	{pkg: "backends", ours: []string{"inflight"}},
 	{pkg: "backends/...", ours: []string{"inflight", "backends"}},
 	{pkg: "backends/s3", ours: []string{"inflight", "backends"}, theirs: []string{"github.com/minio/minio-go"}},
-	{pkg: "backends/hdfs", ours: []string{"inflight", "backends"}, theirs: []string{"github.com/colinmarc/hdfs"}},
+	{pkg: "backends/hdfs", ours: []string{"inflight", "backends"}, theirs: []string{"github.com/colinmarc/hdfs", "github.com/jcmturner/gokrb5"}},
 	{pkg: "backends/all", ours: []string{"backends/local", "backends/mem", "backends/s3", "backends/hdfs"}},
 	{pkg: "sharing", ours: below},
 	{pkg: "writer", ours: append([]string{"sharing"}, below...)},

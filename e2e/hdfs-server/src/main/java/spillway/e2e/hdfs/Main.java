@@ -59,6 +59,7 @@ public final class Main {
     for (String k : new String[] {"datanode.address", "datanode.ipc.address", "datanode.http.address", "datanode.https.address", "namenode.http-address", "namenode.https-address"}) {
       conf.set("dfs." + k, "127.0.0.1:0");
     }
+    conf.set("fs.permissions.umask-mode", "022");
     conf.set("ipc.server.listen.queue.size", "256");
     conf.set("dfs.client.use.datanode.hostname", "false");
     return conf;
