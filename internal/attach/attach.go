@@ -55,6 +55,9 @@ type Options struct {
 
 	// OnRestore is told what was restored; may be nil.
 	OnRestore func(RestoreInfo)
+	// Capacity is how many bytes the queues and the partial records of the job
+	// can hold; a checkpoint that holds much more is not committed. May be nil.
+	Capacity func() int64
 	// BeforeCommit looks at a checkpoint that is durable and not committed, and
 	// fails it with an error; may be nil.
 	BeforeCommit func(context.Context, *format.Manifest, []dataflow.Ack) error

@@ -27,6 +27,7 @@ func (s *store) restore(ctx context.Context) error {
 	if err := s.replay(ctx, s.j.reader.At(base.Manifest, base.Dir), plan, &info); err != nil {
 		return s.j.log.Unreadable(ctx, base, err)
 	}
+	s.check.base(ctx, base.Manifest, base.Dir)
 	if base.Manifest.Mode == format.AtLeastOnce {
 		s.joinCuts()
 	}

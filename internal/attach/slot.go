@@ -66,6 +66,10 @@ func (k *slot) decide(c dataflow.Completed) error {
 	ctx, cancel := context.WithTimeout(k.s.life, k.s.j.o.Dataflow.Timeout)
 	defer cancel()
 	m, err := k.manifest(ctx, c)
+	if err == nil {
+		m.ID = k.ID()
+		err = k.s.check.check(ctx, m, c.Acks, k.s.bound())
+	}
 	if check := k.s.j.o.BeforeCommit; err == nil && check != nil {
 		err = check(ctx, m, c.Acks)
 	}
@@ -73,19 +77,25 @@ func (k *slot) decide(c dataflow.Completed) error {
 		err = k.pending.Commit(ctx, m)
 	}
 	if err == nil {
+		k.s.check.accept()
 		return nil
 	}
-	cause := causeOf(dataflow.ReasonCommit, err)
+	reason := dataflow.ReasonCommit
+	if errors.Is(err, dataflow.ErrCheckFailed) {
+		reason = dataflow.ReasonCheck
+	}
+	cause := causeOf(reason, err)
 	for try := 0; ; try++ {
 		committed, abortErr := k.pending.Abort(k.s.life, cause)
 		switch {
 		case committed:
+			k.s.check.accept()
 			return nil
 		case abortErr == nil:
 			k.settled = true
 			return err
 		case isOver(abortErr):
-			return abortErr
+			return k.s.judge(abortErr)
 		case !errors.Is(err, inflight.ErrOutcomeUnknown):
 			return err // it is not the checkpoint: nothing of that was sent
 		}
@@ -198,7 +208,7 @@ func (k *slot) Abort(r dataflow.Reason, cause error) {
 			ctx, cancel := context.WithTimeout(k.s.life, abortTime)
 			defer cancel()
 			_, err := k.pending.Abort(ctx, why)
-			k.settled = err == nil
+			k.settled = k.s.judge(err) == nil
 		}
 		if k.settled { // else its directory may be another's
 			stats := k.stats(catalog.State(why.Kind), why.Reason)

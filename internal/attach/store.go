@@ -1,7 +1,10 @@
 package attach
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,17 +27,20 @@ type store struct {
 	commits *line // fills slots
 	tidy    *line // statistics and deletions, which nobody waits for
 
+	check    completion  // of who runs on commits
+	replayed atomic.Bool // nothing of the base is in flight any more
 	retiring atomic.Bool // is queued
 	restored map[inflight.Task]*dataflow.Restored
 
 	mu       sync.Mutex
 	writers  []*captureWriter
+	over     error                           // the coordinator is
 	slots    map[inflight.CheckpointID]*slot // undecided
 	finished []dataflow.Finished             // known so far
 }
 
 func newStore(j *Job, coord *catalog.Coordinator, pool *writer.Pool) *store {
-	s := &store{j: j, coord: coord, pool: pool, commits: newLine(), tidy: newLine(), slots: map[inflight.CheckpointID]*slot{}}
+	s := &store{j: j, coord: coord, pool: pool, check: completion{j: j}, commits: newLine(), tidy: newLine(), slots: map[inflight.CheckpointID]*slot{}}
 	s.life, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -60,7 +66,23 @@ func (s *store) Restore(t inflight.Task) (*dataflow.Restored, error) {
 }
 
 // ReplayDone implements dataflow.Store.
-func (s *store) ReplayDone() { s.coord.ReplayDone() }
+func (s *store) ReplayDone() {
+	s.replayed.Store(true)
+	s.coord.ReplayDone()
+}
+
+// bound is how many bytes may be in flight; 0: nobody knows. What is replayed
+// stands in front of queues that fill up behind it.
+func (s *store) bound() int64 {
+	if s.j.o.Capacity == nil {
+		return 0
+	}
+	n := s.j.o.Capacity()
+	if base := s.coord.Base(); base != nil && !s.replayed.Load() {
+		n += int64(base.Manifest.PersistedBytes())
+	}
+	return n
+}
 
 // Writer implements dataflow.Store.
 func (s *store) Writer(t inflight.Task) (dataflow.CaptureWriter, error) {
@@ -88,7 +110,9 @@ func (s *store) writer(t inflight.Task) *captureWriter {
 func (s *store) Begin() (dataflow.Slot, error) {
 	p, err := s.coord.Begin()
 	if err != nil {
-		return nil, err
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return nil, cmp.Or(s.over, err)
 	}
 	k := &slot{s: s, pending: p, begun: time.Now(), captures: map[inflight.Task]*capture{}}
 	s.mu.Lock()
@@ -116,8 +140,26 @@ func (s *store) Retire() {
 	}
 	s.tidy.do(func() {
 		s.retiring.Store(false)
-		_ = s.coord.Retire(s.life) // what it leaves is for the next one
+		_ = s.judge(s.coord.Retire(s.life)) // what it leaves is for the next one
 	})
+}
+
+// judge returns err, an answer of the coordinator. ErrFenced is the end of the
+// job; but not where no entry of another coordinator stands above ours, only a
+// directory in which one that we have superseded began a file late. Whoever
+// starts again stands above that, and fences it.
+func (s *store) judge(err error) error {
+	if !errors.Is(err, inflight.ErrFenced) {
+		return err
+	}
+	if superseded, e := s.coord.Superseded(s.life); e == nil && !superseded {
+		err = &inflight.Error{Op: "check", Object: s.j.o.Name, Mend: "start again",
+			Err: fmt.Errorf("%w: a coordinator that was superseded has begun a file late", inflight.ErrUnavailable)}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = cmp.Or(s.over, err)
+	return s.over
 }
 
 // close ends the incarnation. It waits for what is being written, but not long.
