@@ -47,6 +47,7 @@ type scene struct {
 	log     *memLog
 	d       *Deployment
 	results []string // of the checkpoints
+	all     []CheckpointResult
 	trigger []time.Duration
 	how     []string // how each was triggered
 	ended   bool
@@ -69,6 +70,7 @@ func newScene(t *testing.T, o Options, log *memLog) *scene {
 			line = fmt.Sprintf("%d %s", r.ID, r.Reason)
 		}
 		s.results = append(s.results, line)
+		s.all = append(s.all, r)
 	}
 	o.Trace = func(e TraceEvent) {
 		if e.Point == PointTriggered {

@@ -10,8 +10,8 @@ import (
 
 // QueueState is what a decision may look at.
 type QueueState struct {
-	Queued   int64 // bytes in all queues
-	Capacity int64 // bytes that they can hold
+	Queued   int64 // bytes in the queues that an unaligned checkpoint would capture
+	Capacity int64 // bytes that these can hold
 	// Alignments are how long the last checkpoints took to align, oldest first,
 	// at most 20. An unaligned one counts with the time in which what it had
 	// overtaken was consumed, or has not been yet; one that timed out with its
@@ -123,8 +123,10 @@ func (c *coordinator) decide(r Request) Decision {
 	}
 	q := QueueState{Alignments: slices.Clone(c.history.took)}
 	for _, e := range c.a.load() {
-		q.Queued += e.Queued
-		q.Capacity += e.Capacity
+		if e.Edge.Unaligned {
+			q.Queued += e.Queued
+			q.Capacity += e.Capacity
+		}
 	}
 	return c.opts.Decide(q)
 }

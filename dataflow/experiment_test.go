@@ -20,31 +20,46 @@ type experiment struct {
 	keys       int
 	recordTime time.Duration
 	o          Options
+	rounds     int // how many intervals; default 7
 }
 
 var liveFlag = flag.Duration("live", 0, "how long each part of TestExperimentLive runs")
 
 const experimentRecord = 1019
 
+// run returns the checkpoints but the first.
 func (e experiment) run(t *testing.T) (results []CheckpointResult) {
+	exec := e.clock()
+	log := newMemLog()
+	e.o.Interval = cmp.Or(e.o.Interval, 5*time.Second)
+	e.deploy(t, exec, log, func(r CheckpointResult) {
+		require.True(t, r.Completed, r.Reason)
+		results = append(results, r)
+	})
+	exec.Run(e.o.Interval*time.Duration(cmp.Or(e.rounds, 7)) + time.Second/50)
+	require.Empty(t, log.red)
+	require.Greater(t, len(results), 2)
+	return results[1:]
+}
+
+// clock returns an executor on which messages and jobs take about as long as
+// in production.
+func (e experiment) clock() *Seeded {
 	exec := NewSeeded(1)
 	exec.JobTime, exec.SendTime = 500*time.Microsecond, 100*time.Microsecond
 	exec.Budget = stepBudget
-	log := newMemLog()
+	return exec
+}
+
+// deploy starts one incarnation.
+func (e experiment) deploy(t *testing.T, exec *Seeded, log *memLog, each func(CheckpointResult)) *Deployment {
 	o := e.o
-	o.Interval = cmp.Or(o.Interval, 5*time.Second)
-	o.OnCheckpoint = func(r CheckpointResult) {
-		require.True(t, r.Completed, r.Reason)
-		results = append(results, r)
-	}
+	o.OnCheckpoint = each
 	d, err := Deploy(exec, e.graph(), o, log.open(exec), nil)
 	require.NoError(t, err)
 	log.watch(d)
 	d.Start()
-	exec.Run(o.Interval*7 + time.Second/50)
-	require.Empty(t, log.red)
-	require.Greater(t, len(results), 3)
-	return results[1:]
+	return d
 }
 
 func (e experiment) graph() *Graph {
@@ -75,7 +90,7 @@ func TestExperimentLive(t *testing.T) {
 			defer mu.Unlock()
 			took = append(took, r.Duration)
 		}
-		e := experiment{10, 5 * time.Millisecond, o}
+		e := experiment{keys: 10, recordTime: 5 * time.Millisecond, o: o}
 		log := newMemLog()
 		job := NewJob(e.graph(), o, nil)
 		job.open = func(context.Context) (Store, error) { return log.open(job.exec), nil }
@@ -113,18 +128,18 @@ func TestExperiment(t *testing.T) {
 		if keys == 100 {
 			low, high = 1500*time.Millisecond, 1900*time.Millisecond
 		}
-		for _, r := range (experiment{keys, sleep, Options{}}).run(t) {
+		for _, r := range (experiment{keys: keys, recordTime: sleep, o: Options{}}).run(t) {
 			t.Logf("%d keys, aligned: %v, %d bytes", keys, r.Duration, r.size(""))
 			between(t, low, r.Duration, high)
 			require.Zero(t, r.size(""))
 		}
-		for _, r := range (experiment{keys, sleep, Options{Unaligned: true}}).run(t) {
+		for _, r := range (experiment{keys: keys, recordTime: sleep, o: Options{Unaligned: true}}).run(t) {
 			t.Logf("%d keys, unaligned: %v, %d bytes, %d at the sources", keys, r.Duration, r.size(""), r.size("source"))
 			between(t, 0, r.Duration, sleep+4*time.Millisecond)
 			require.InDelta(t, 625_000, r.size(""), 75_000)
 			require.Greater(t, float64(r.size("source")), 0.88*float64(r.size("")))
 		}
-		for _, r := range (experiment{keys, sleep, Options{Unaligned: true, AlignedTimeout: time.Second}}).run(t) {
+		for _, r := range (experiment{keys: keys, recordTime: sleep, o: Options{Unaligned: true, AlignedTimeout: time.Second}}).run(t) {
 			t.Logf("%d keys, mixed: %v, %d bytes, %s", keys, r.Duration, r.size(""), r.Alignment())
 			between(t, time.Second, r.Duration, time.Second+sleep+20*time.Millisecond)
 			require.Greater(t, r.size(""), uint64(100_000))
@@ -135,10 +150,10 @@ func TestExperiment(t *testing.T) {
 				}
 			}
 		}
-		for _, r := range (experiment{keys, sleep, Options{Credit: true}}).run(t) {
+		for _, r := range (experiment{keys: keys, recordTime: sleep, o: Options{Credit: true}}).run(t) {
 			t.Logf("%d keys, aligned, credit: %v", keys, r.Duration)
 		}
-		for _, r := range (experiment{keys, sleep, Options{Credit: true, Unaligned: true}}).run(t) {
+		for _, r := range (experiment{keys: keys, recordTime: sleep, o: Options{Credit: true, Unaligned: true}}).run(t) {
 			bound := uint64(2*2+8+2) * 32 << 10 // of each gate, plus partial records
 			t.Logf("%d keys, unaligned, credit: %v, %d bytes, %d at the sources", keys, r.Duration, r.size(""), r.size("source"))
 			require.LessOrEqual(t, r.size("count"), 2*bound)
@@ -146,7 +161,7 @@ func TestExperiment(t *testing.T) {
 	}
 	// What a slow barrier waits for is said after a second.
 	var said []string
-	experiment{10, sleep, Options{Trace: func(e TraceEvent) {
+	experiment{keys: 10, recordTime: sleep, o: Options{Trace: func(e TraceEvent) {
 		if e.Point == PointSlow && e.Checkpoint == 2 {
 			said = append(said, e.Task.String()+": "+e.Text)
 		}
@@ -158,7 +173,7 @@ func TestExperiment(t *testing.T) {
 	}
 
 	// Without backpressure.
-	for _, r := range (experiment{10, 0, Options{Interval: 20 * time.Millisecond}}).run(t) {
+	for _, r := range (experiment{keys: 10, recordTime: 0, o: Options{Interval: 20 * time.Millisecond}}).run(t) {
 		between(t, 0, r.Duration, 40*time.Millisecond)
 	}
 }

@@ -30,6 +30,9 @@ type Simulation struct {
 	// Zombie is asked where an incarnation is to crash; if it says so, that one
 	// goes on beside the next one, and must end as fenced. Nil: never.
 	Zombie func() bool
+	// Again is asked whether a job that ended with this error is started again.
+	// Nil: never.
+	Again func(error) bool
 }
 
 // SimulationPlan is what a seed chooses.
@@ -104,6 +107,7 @@ type simulation struct {
 	sinks map[inflight.Task]*simSink
 	// zombies are how many incarnations are at work beside the newest one.
 	zombies int
+	failed  bool // the last incarnation did not crash, it ended
 }
 
 // Run runs the simulation to its end.
@@ -124,7 +128,7 @@ func (c Simulation) Run() SimulationResult {
 			break
 		}
 		s.res.Crashes++
-		if s.Zombie != nil && s.Zombie() {
+		if !s.failed && s.Zombie != nil && s.Zombie() {
 			s.zombies++
 			continue
 		}
@@ -191,8 +195,10 @@ func (s *simulation) incarnation(exec *Seeded) (ended bool, err error) {
 		until = exec.Now() + s.plan.Crashes[s.res.Crashes]
 	}
 	idle := exec.Run(until)
+	s.failed = false
 	switch {
-	case ended && errors.Is(result, errSimulated):
+	case ended && result != nil && s.Again != nil && s.Again(result):
+		s.failed = true
 		return false, nil
 	case ended:
 		return true, result
@@ -210,7 +216,7 @@ func (s *simulation) superseded(err error) {
 	switch {
 	case errors.Is(err, inflight.ErrFenced):
 		s.res.Fenced++
-	case err != nil && !errors.Is(err, errSimulated):
+	case err != nil && (s.Again == nil || !s.Again(err)):
 		s.res.Err = fmt.Errorf("a superseded incarnation: %w", err)
 	}
 }
@@ -223,8 +229,6 @@ func (s *simulation) outlive(exec *Seeded) {
 		}
 	}
 }
-
-var errSimulated = errors.New("simulated failure")
 
 // count compares what the sinks have seen with what they should.
 func (s *simulation) count() {

@@ -12,7 +12,7 @@ import (
 // Stats is how a job gets on. What tasks count is published once a step.
 type Stats struct {
 	Records map[inflight.Task]uint64 // processed, or emitted by a source
-	Fill    float64                  // of the queues, 0 to 1
+	Fill    float64                  // of the queues of the fullest edge, 0 to 1
 	Tasks   []TaskStats
 	Edges   []EdgeStats
 	Latency LatencyStats
@@ -53,12 +53,9 @@ func (j *Job) Stats() Stats {
 // Stats returns the statistics of a deployment. It may be called at any time.
 func (d *Deployment) Stats() Stats {
 	s := Stats{Records: d.Records(), Edges: d.load()}
-	var queued, capacity int64
 	for _, e := range s.Edges {
-		queued += e.Queued
-		capacity += e.Capacity
+		s.Fill = max(s.Fill, fill(e.Queued, e.Capacity))
 	}
-	s.Fill = fill(queued, capacity)
 	now := d.exec.Now()
 	for _, t := range d.tasks {
 		ts := TaskStats{Task: t.id, Records: t.shown.Load()}
@@ -75,16 +72,18 @@ func (d *Deployment) Stats() Stats {
 	return s
 }
 
-// Capacity is how many bytes the queues of all edges can hold, without
-// overdraft and partial records: what an unaligned checkpoint may capture.
+// Capacity is how many bytes an unaligned checkpoint may capture: what the
+// queues of the unaligned edges can hold, without overdraft and partial records.
 func (d *Deployment) Capacity() (bytes int64) {
-	for _, c := range d.capacity {
-		bytes += c
+	for i, e := range d.edges {
+		if e.Unaligned {
+			bytes += d.capacity[i]
+		}
 	}
 	return bytes
 }
 
-// Fill is which share of the queues is in use.
+// Fill is which share of the queues of the fullest edge is in use.
 func (d *Deployment) Fill() float64 { return d.Stats().Fill }
 
 func fill(queued, capacity int64) float64 {
