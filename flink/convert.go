@@ -41,7 +41,7 @@ type Conversion struct {
 	// FilesBefore and FilesAfter count what lies in the directory besides the
 	// metadata and the manifest.
 	FilesBefore, FilesAfter int
-	Notes                    []inflight.Finding
+	Notes                   []inflight.Finding
 
 	run func(ctx context.Context, dst backends.Backend, dir string) error
 }

@@ -118,7 +118,11 @@ func (s *scan) loss(e *Edge, in, out int, k kept) Loss {
 		return &ChannelEnd{c.Task, c.Address}
 	}
 	l.Input, l.Output = end(in, k.in), end(out, k.out)
-	l.Records, l.RecordsKnown = s.recordsOf(in, out)
+	if l.Records, l.RecordsKnown = s.recordsOf(in, out); !l.RecordsKnown && s.before != nil {
+		if n, all := s.before.recordsOf(in, out); all {
+			l.Records, l.RecordsKnown = n, true
+		}
+	}
 	l.Records -= k.records
 	return l
 }

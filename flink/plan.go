@@ -104,7 +104,7 @@ func (c *Checkpoint) survey(ctx context.Context, verb string, o VerifyOptions) (
 	}
 	for _, f := range append(v.findings, s.findings...) {
 		if f.Severity == inflight.SeverityError {
-			return nil, &inflight.Error{Op: verb, Object: c.Dir, Err: fmt.Errorf("%w: %s", inflight.ErrDamaged, f), Mend: "salvage it first"}
+			return nil, c.damaged(verb, f, "salvage it first")
 		}
 	}
 	return s, nil

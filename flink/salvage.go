@@ -2,7 +2,6 @@ package flink
 
 import (
 	"context"
-	"fmt"
 	"path"
 	"slices"
 
@@ -31,7 +30,7 @@ func (c *Checkpoint) PlanSalvage(ctx context.Context, o SalvageOptions) (*Plan, 
 	v.index()
 	for _, f := range v.findings {
 		if f.Severity == inflight.SeverityError {
-			return nil, &inflight.Error{Op: "salvage", Object: c.Dir, Err: fmt.Errorf("%w: %s", inflight.ErrDamaged, f), Mend: "drop all in-flight data"}
+			return nil, c.damaged("salvage", f, "drop all in-flight data")
 		}
 	}
 	if o.Seal == nil && !o.Verify.NoSeal {
@@ -47,9 +46,9 @@ func (c *Checkpoint) PlanSalvage(ctx context.Context, o SalvageOptions) (*Plan, 
 	}
 	if suspects := s.suspects(o.Seal); len(suspects) > 0 {
 		// Again, as if those could not be read.
-		found := s.findings
+		first, found := s, s.findings
 		s = c.newScan(c.Index(), slices.Clone(o.Verify.Edges))
-		s.suspect = suspects
+		s.suspect, s.before = suspects, first
 		if err := s.run(ctx); err != nil {
 			return nil, err
 		}

@@ -39,8 +39,10 @@ type scan struct {
 	sums      bool    // make checksums of chunks too
 	digests   bool    // and of channels
 	byChannel [][]int // for chunksOf
-	// suspect chunks are taken for unreadable.
+	// suspect chunks are taken for unreadable. before is the scan that found them:
+	// where their bytes are right but for values, it knows how many records they are.
 	suspect map[chunkAt]bool
+	before  *scan
 
 	mu       sync.Mutex
 	cached   int64

@@ -166,7 +166,7 @@ func (c *Checkpoint) Seal(ctx context.Context, o SealOptions) (*Seal, *Report, e
 	}
 	for _, f := range r.Findings {
 		if f.Severity == inflight.SeverityError && !o.Damaged {
-			return nil, r, &inflight.Error{Op: "seal", Object: c.Dir, Err: fmt.Errorf("%w: %s", inflight.ErrDamaged, f), Mend: "salvage it first"}
+			return nil, r, c.damaged("seal", f, "salvage it first")
 		}
 	}
 	x := c.Index()

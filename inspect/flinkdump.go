@@ -115,6 +115,7 @@ func (i *Inspector) dumpFlink(ctx context.Context, t *Target, dir string, d *dum
 			}
 		}
 	}
+	qualifyFlink(c, d.findings)
 	return d.findings, nil
 }
 

@@ -47,6 +47,7 @@ func (i *Inspector) showFlink(ctx context.Context, t *Target, job, dir string, o
 		return nil, f.err
 	}
 	v.Findings = append(v.Findings, f.found...)
+	qualifyFlink(c, v.Findings)
 	v.operators = operatorIDs(c)
 	return v, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/spillway-io/spillway/catalog"
 	"github.com/spillway-io/spillway/flink"
@@ -33,6 +34,7 @@ func (i *Inspector) verifyFlink(ctx context.Context, t *Target, job, dir string,
 	if err != nil {
 		return nil, err
 	}
+	qualifyFlink(c, r.Findings)
 	v := &Verification{Name: line.title(), Findings: r.Findings, operators: operatorIDs(c)}
 	for k := range r.Edges {
 		e := &r.Edges[k]
@@ -45,6 +47,34 @@ func (i *Inspector) verifyFlink(ctx context.Context, t *Target, job, dir string,
 	}
 	v.summary = fmt.Sprintf("%s in %s and %s checked, %s; %s", size(r.Bytes), plural(int(r.Channels), "channel"), plural(int(r.Buffers), "buffer"), plural(len(r.Edges), "edge"), sealed)
 	return v, nil
+}
+
+// qualifyFlink makes the objects of findings about files in the directory of c
+// names on the store: there, they are named as the metadata does.
+func qualifyFlink(c *flink.Checkpoint, findings []inflight.Finding) {
+	relative := map[string]bool{}
+	add := func(h flink.StreamHandle) {
+		for h.Kind() == flink.KindKeyGroups {
+			h = h.Inner()
+		}
+		relative[h.Path()] = h.Kind() == flink.KindRelativeFile
+	}
+	for k := range c.Operators {
+		for j := range c.Operators[k].Subtasks {
+			s := &c.Operators[k].Subtasks[j]
+			for h := range s.StateHandles() {
+				add(h)
+			}
+			for h := range s.Handles() {
+				add(h.Delegate())
+			}
+		}
+	}
+	for k := range findings {
+		if f := &findings[k]; relative[f.Object] {
+			f.Object = path.Join(c.Dir, f.Object)
+		}
+	}
 }
 
 // unsealed says what verification cannot find.

@@ -164,6 +164,9 @@ func inside(a backends.Backend, dir string, b backends.Backend, name string) boo
 func (i *Inspector) plan(ctx context.Context, t *Target, job, dir, base string, o RewriteOptions, w *Rewritten) (run execute, done func() error, err error) {
 	if o.Verb == VerbFromSpillway {
 		c, err := flink.PlanFromSpillway(ctx, t.Backend, dir)
+		if errors.Is(err, inflight.ErrMismatch) {
+			err = notCheckpoint(t.nameOf(dir), "it was not converted from one of Flink", "only what convert --to spillway made can go back")
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -195,6 +198,7 @@ func (i *Inspector) plan(ctx context.Context, t *Target, job, dir, base string, 
 		return nil, nil, err
 	}
 	w.plan(c, p)
+	qualifyFlink(c, w.Findings)
 	return p.Execute, c.Close, nil
 }
 
@@ -227,7 +231,7 @@ func (i *Inspector) flinkPlan(ctx context.Context, c *flink.Checkpoint, o Rewrit
 func edgesOf(ctx context.Context, c *flink.Checkpoint, o RewriteOptions) (edges []flink.Edge, err error) {
 	bad := func(name string, err error, mend string) error { return fail("flink drop", "edge "+name, err, mend) }
 	if o.All == (len(o.Edges) > 0) {
-		return nil, bad("", fmt.Errorf("%w: the in-flight data of which edges?", inflight.ErrConfig), "give --edge 'FROM=>TO', or --all")
+		return nil, fail("flink drop", c.Dir, fmt.Errorf("%w: the in-flight data of which edges?", inflight.ErrConfig), "give --edge 'FROM=>TO', or --all")
 	}
 	if o.All {
 		return nil, nil
@@ -256,6 +260,13 @@ func edgesOf(ctx context.Context, c *flink.Checkpoint, o RewriteOptions) (edges 
 		case len(found) > 0:
 		case partition >= 0 && gate >= 0: // the records do not tell, the user does
 			found = []flink.Edge{{From: up, Partition: partition, To: down, Gate: gate, Given: true}}
+			given, err := c.Scan(ctx, flink.VerifyOptions{Edges: found})
+			if err != nil {
+				return nil, err
+			}
+			if len(given.Findings) > len(r.Findings) {
+				return nil, bad(name, fmt.Errorf("%w: it is none: the records of one end do not go on at the other", inflight.ErrConfig), "show lists the edges")
+			}
 		default:
 			var there []string
 			for _, e := range r.Edges {

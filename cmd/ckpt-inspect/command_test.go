@@ -16,16 +16,26 @@ import (
 
 	"github.com/spillway-io/spillway/inflight"
 	"github.com/spillway-io/spillway/inspect"
+	"github.com/spillway-io/spillway/internal/flinktest"
 )
 
-// TestExamples runs every example of every help text, on the fixture in place
-// of /ckpt.
-func TestExamples(t *testing.T) {
-	for _, cmd := range append(newRoot(&env{}).Commands(), newRoot(&env{})) {
-		if cmd.Name() == "completion" || cmd.Name() == "help" {
-			continue
+// commands returns all commands but those of cobra.
+func commands() (list []*cobra.Command) {
+	root := newRoot(&env{})
+	list = []*cobra.Command{root}
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "completion" && cmd.Name() != "help" {
+			list = append(append(list, cmd), cmd.Commands()...)
 		}
-		t.Run(cmd.Name(), func(t *testing.T) {
+	}
+	return list
+}
+
+// TestExamples runs every example of every help text, on the fixture in place
+// of /ckpt, and on a checkpoint of Flink in place of /flink.
+func TestExamples(t *testing.T) {
+	for _, cmd := range commands() {
+		t.Run(strings.ReplaceAll(cmd.CommandPath(), " ", "-"), func(t *testing.T) {
 			require.NotEmpty(t, cmd.Example)
 			require.NotEmpty(t, cmd.Short)
 			require.NotEmpty(t, cmd.Long)
@@ -34,6 +44,10 @@ func TestExamples(t *testing.T) {
 				fixture(t, dir)
 				// In the help the newest checkpoint is number 7, and there is one job.
 				line = strings.NewReplacer("chk-0000000007/g0-a1", "chk-0000000005/g0-a3", "chk-0000000007", "chk-0000000005").Replace(line)
+				flink := ""
+				if strings.Contains(line, "/flink") {
+					flink = flinktest.Unpack(t, "resume")
+				}
 				if cmd.Name() == "show" || cmd.Name() == "roundtrip" {
 					require.NoError(t, os.RemoveAll(filepath.Join(dir, "other")))
 				}
@@ -41,7 +55,7 @@ func TestExamples(t *testing.T) {
 				if cmd.Name() == "backend-check" {
 					root = "mem://examples" // a disk takes seconds to sync all that
 				}
-				args := strings.Fields(strings.ReplaceAll(line, "/ckpt", root))
+				args := strings.Fields(strings.NewReplacer("/ckpt", root, " /flink", " "+flink, "'", "").Replace(line))
 				require.Equal(t, "ckpt-inspect", args[0])
 				var stdout, stderr bytes.Buffer
 				require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args[1:]), "%s%s", line, &stderr)
@@ -62,9 +76,9 @@ func TestHelpAndVersion(t *testing.T) {
 		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args))
 		require.Contains(t, stdout.String(), "Exit codes: 0 all is right")
 	}
-	for _, cmd := range newRoot(&env{}).Commands() {
+	for _, cmd := range commands() {
 		stdout.Reset()
-		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{cmd.Name(), "--help"}))
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), append(strings.Fields(cmd.CommandPath())[1:], "--help")))
 		for line := range strings.Lines(stdout.String()) {
 			require.LessOrEqual(t, len(line), 130, line)
 		}

@@ -120,7 +120,8 @@ func (a *app) diff() *cobra.Command {
 channels, files. Channels are compared by what they hold, not by where it lies, so a checkpoint and what it was rewritten or
 converted to compare equal there. The exit code is 0 either way.`,
 		Example: `  ckpt-inspect diff /ckpt/words/chk-0000000001 /ckpt/words/chk-0000000007
-  ckpt-inspect diff --json /flink/chk-3 /flink/chk-3`,
+  ckpt-inspect diff --json /ckpt/words/chk-0000000001 /ckpt/words/chk-0000000007
+  ckpt-inspect diff /flink/chk-3 /flink/chk-3`,
 		Args: twoArgs("checkpoint A", "checkpoint B"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), args[0], false, func(i *inspect.Inspector, before *inspect.Target) error {

@@ -25,7 +25,7 @@ everywhere with --records. It cannot see what records mean. Of Flink, --records 
 timestamps, watermarks, watermark statuses, latency markers.`,
 		Example: `  ckpt-inspect dump /ckpt/words
   ckpt-inspect dump --digest --json /flink/chk-3
-  ckpt-inspect dump --vertex slow --records /flink/chk-3
+  ckpt-inspect dump --vertex count --records /flink/chk-3
   ckpt-inspect dump --digest --json /ckpt/words/chk-0000000007
   ckpt-inspect dump --vertex count --subtask 0 --gate 0 --channel 1 --hex /ckpt/words
   ckpt-inspect dump --side output --records /ckpt/words/chk-0000000007`,

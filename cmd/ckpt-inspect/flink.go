@@ -80,7 +80,7 @@ would leave half a record. All other state stays, also that of coordinators, whi
 FROM=>TO, by names, uids or ids of operators; where the records do not tell it, FROM:PARTITION=>TO:GATE. It says how much is
 lost, in buffers, bytes and records.`,
 		Example: `  ckpt-inspect flink drop --dry-run --all /flink/chk-3 /flink/new/chk-3
-  ckpt-inspect flink drop --edge rec=>count /flink/chk-3 /flink/new/chk-3`,
+  ckpt-inspect flink drop --edge 'rec=>count' /flink/chk-3 /flink/new/chk-3`,
 	}
 	cmd.Flags().StringArrayVar(&o.Edges, "edge", nil, "an edge, FROM=>TO; may be repeated")
 	cmd.Flags().BoolVar(&o.All, "all", false, "all in-flight data, also where it is damaged")
@@ -160,8 +160,8 @@ func (a *app) flinkSeal() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "seal CHECKPOINT", Short: "Write checksums beside a checkpoint",
 		Long: `Writes checksums of _metadata and of every chunk of channel state, with --state also of all other files, beside the directory
-of the checkpoint: chk-7.seal.json. verify finds it there, and so finds later damage that Flink cannot see. Run it right after the
-checkpoint; one that is damaged already is refused. Remove the seal together with the checkpoint: Flink does not know it.`,
+of the checkpoint: chk-7.seal.json. verify finds it there, and so finds later damage that Flink cannot see. Run it right after
+the checkpoint; one that is damaged already is refused. Remove the seal together with the checkpoint: Flink does not know it.`,
 		Example: `  ckpt-inspect flink seal --dry-run /flink/chk-3
   ckpt-inspect flink seal --state --out /flink/seals/chk-3.seal.json /flink/chk-3`,
 		Args: oneArg("checkpoint"),

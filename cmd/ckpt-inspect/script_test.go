@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/internal/flinktest"
 )
 
 // asCommand is the variable that makes the test's binary the command itself.
@@ -37,15 +38,20 @@ func TestMain(m *testing.M) {
 //	              flip FILE OFFSET [BIT], cut FILE LENGTH, zero FILE OFFSET LENGTH, append FILE TEXT,
 //	              swap FILE FILE, move FILE FILE, copy FILE FILE, remove FILE, write FILE TEXT,
 //	              manifest FILE OLD NEW (replaces text, and makes the checksum right)
+//	flink NAME    the same on a checkpoint of real Flink in place of the fixture
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			if d.Cmd != "run" && d.Cmd != "defect" {
+			dir := filepath.Join(t.TempDir(), "ckpt")
+			switch d.Cmd {
+			case "run", "defect":
+				fixture(t, dir)
+				golden(t, filepath.Join(dir, "golden"))
+			case "flink":
+				dir = flinkFixture(t, d.CmdArgs[0].Key)
+			default:
 				d.Fatalf(t, "unknown command %q", d.Cmd)
 			}
-			dir := filepath.Join(t.TempDir(), "ckpt")
-			fixture(t, dir)
-			golden(t, filepath.Join(dir, "golden"))
 			var out strings.Builder
 			for line := range strings.Lines(d.Input) {
 				words := strings.Fields(line)
@@ -61,6 +67,16 @@ func TestScripts(t *testing.T) {
 			return out.String()
 		})
 	})
+}
+
+// flinkFixture unpacks a checkpoint of real Flink, an hour old.
+func flinkFixture(t testing.TB, name string) string {
+	dir := flinktest.Unpack(t, name)
+	require.NoError(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		age(t, path)
+		return err
+	}))
+	return dir
 }
 
 // golden copies the golden files of version 1.
