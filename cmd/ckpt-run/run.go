@@ -376,7 +376,7 @@ func (x *runner) onCheckpoint(r dataflow.CheckpointResult) {
 	x.latest = fmt.Sprintf("%s %d %s", l.Kind, l.ID, l.State)
 	x.mu.Unlock()
 	x.event(l, func() string { return x.report.checkpoint(l) })
-	if !r.Completed && r.Reason != dataflow.ReasonTaskStopped {
+	if l.State == "failed" || l.State == "declined" {
 		x.log.Warn("checkpoint not completed", "checkpoint", r.ID, "state", l.State, "reason", r.Reason, "cause", l.Text)
 	}
 }
