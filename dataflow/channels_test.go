@@ -13,9 +13,12 @@ import (
 // fakeCapture writes down what it is given.
 type fakeCapture struct {
 	Capture
-	in, out []string
-	holds   []*fakeHold
+	in, out  []string
+	holds    []*fakeHold
+	finished int // inputs
 }
+
+func (c *fakeCapture) FinishInput() { c.finished++ }
 
 func (c *fakeCapture) Input(_ inflight.InputChannel, pos inflight.Pos, bufs ...inflight.Buffer) {
 	c.in = append(c.in, text(pos, bufs))
@@ -339,6 +342,58 @@ func TestNetworkCapture(t *testing.T) {
 	require.Equal(t, "barrier 3 (aligned)", ev.String(), "only its place changes")
 	ch.prioritise(ev.seq) // taken already: nothing
 	ch.close()
+}
+
+// TestLocalCapture shows that a local channel's barrier has come as soon as its
+// sender has put it in front: the input part is whole, though the task may be
+// busy with a record. What is taken before that is captured, what after is not.
+func TestLocalCapture(t *testing.T) {
+	for _, switched := range []bool{false, true} {
+		p, s, _ := line(t)
+		ch := &channel{in: &inputs{owner: wakeFunc(func() {})}, up: s, local: newPersister(inflight.InputChannel{})}
+		s.reader = &ch.local
+		s.write([]byte("aaaabbbbcccc"))
+		in := &fakeCapture{}
+		snap := &snapshot{capture: in, clock: func() time.Duration { return 9 }, first: 2, missing: 2}
+		captured, err := ch.start(1, snap)
+		require.NoError(t, err)
+		require.Zero(t, captured, "what is queued is the sender's to capture")
+		snap.barrierCame() // another channel's
+		e, ok := ch.poll()
+		require.True(t, ok)
+		require.Equal(t, "aaaa", string(e.bytes()))
+		e.free()
+		require.Equal(t, []string{"7/0#0 aaaa"}, in.in)
+		require.Zero(t, in.finished)
+		out := &fakeCapture{}
+		if switched {
+			p.barrier(barrier{id: 1, alignment: Aligned, timeout: time.Second, passage: &passage{}}, out)
+			require.Zero(t, in.finished, "it stands behind data")
+			for _, o := range p.timeout(1) {
+				o.fill()
+			}
+		} else {
+			p.barrier(barrier{id: 1, alignment: Unaligned, timeout: never, passage: &passage{}}, out)
+		}
+		require.Equal(t, 1, in.finished)
+		require.Equal(t, time.Duration(7), snap.ack.Alignment)
+		require.Equal(t, uint64(4), snap.late.Load())
+		require.Equal(t, []string{"<barrier 1 (unaligned)>", "bbbb", "cccc", "<end of overtaken data>"}, drainText(s))
+		require.Len(t, in.in, 1, "the rest is in the sender's part")
+		ch.stop(1)
+		snap.inputDone()
+		require.Equal(t, 1, in.finished, "once")
+	}
+}
+
+// TestPassage follows overtaken data until it is consumed.
+func TestPassage(t *testing.T) {
+	b := barrier{id: 1, passage: &passage{}}
+	first, second := b.mark(), b.mark()
+	require.Equal(t, 3*time.Second, b.passage.took(3*time.Second), "nothing is known yet but that it takes longer")
+	second.b.passage.pass(time.Second)
+	first.b.passage.pass(500 * time.Millisecond)
+	require.Equal(t, time.Second, b.passage.took(3*time.Second))
 }
 
 // TestPool has the rules of availability and overdraft.

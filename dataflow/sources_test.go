@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -158,6 +161,75 @@ func TestBlockingSource(t *testing.T) {
 	require.Equal(t, []string{"2", "3", "4"}, got)
 }
 
+// TestBlockingSourceWaits has a source that waits for its input, on a goroutine
+// of its own: a checkpoint does not wait for it, nor does the end of the job.
+func TestBlockingSourceWaits(t *testing.T) {
+	for _, interrupted := range []bool{false, true} {
+		input := make(chan struct{})
+		source := &Blocking{Waits: true, Interrupt: sync.OnceFunc(func() { close(input) }),
+			Run: func(position int64, yield func(Record, int64) bool) {
+				for n := position; n < 1000; n++ {
+					if n == 500 {
+						<-input
+					}
+					if !yield(Record{Body: fmt.Appendf(nil, "%d", n)}, n+1) {
+						return
+					}
+				}
+			}}
+		var seen atomic.Int64
+		g := NewGraph()
+		g.Source("source", 1, func(int) Source { return source })
+		g.Operator("sink", 1, FlatMap(func(_ *Context, r Record) error {
+			if string(r.Body) != fmt.Sprint(seen.Load()) {
+				return fmt.Errorf("record %s at %d", r.Body, seen.Load())
+			}
+			seen.Add(1)
+			return nil
+		}), From("source", Rebalance()))
+		exec := NewGoroutines()
+		end := make(chan error, 1)
+		d, err := Deploy(exec, g, Options{Unaligned: true}, &nullStore{exec: exec}, func(err error) { end <- err })
+		require.NoError(t, err)
+		d.Start()
+		require.Eventually(t, func() bool { return seen.Load() == 500 }, 10*time.Second, time.Millisecond)
+		done := make(chan CheckpointResult, 1)
+		d.Trigger(Request{}, func(r CheckpointResult) { done <- r })
+		require.True(t, (<-done).Completed, "while the source waits")
+		require.Equal(t, int64(500), source.at.V)
+		if interrupted {
+			d.Stop(inflight.ErrClosed)
+			require.ErrorIs(t, <-end, inflight.ErrClosed)
+		} else {
+			input <- struct{}{}
+			require.NoError(t, <-end)
+			require.Equal(t, int64(1000), seen.Load())
+		}
+		exec.Wait()
+	}
+}
+
+// TestGeneratedLog grows with time, loses its oldest records, and ends.
+func TestGeneratedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &GeneratedLog{Count: 2, Since: time.Now(), Every: time.Second, Records: 5, Retain: 3,
+			Body: func(p int, at int64) []byte { return fmt.Appendf(nil, "%d/%d", p, at) }}
+		for _, want := range []string{"[0,1) false", "[1,4) false", "[2,5) true", "[2,5) true"} {
+			first, end := l.Range(1)
+			require.Equal(t, want, fmt.Sprintf("[%d,%d) %v", first, end, l.Closed()))
+			time.Sleep(3500 * time.Millisecond)
+		}
+		require.Equal(t, 2, l.Partitions())
+		body, err := l.Read(1, 4)
+		require.NoError(t, err)
+		require.Equal(t, "1/4", string(body))
+		l.Records, l.Retain = -1, 0
+		first, end := l.Range(0)
+		require.Equal(t, []int64{0, 15}, []int64{first, end})
+		require.False(t, l.Closed())
+	})
+}
+
 func TestChangeEvent(t *testing.T) {
 	got, _, err := pull(t, &Generator{Records: 3, Body: ChangeEvent(2)}, inflight.Task{}, 1, 9, nil)
 	require.NoError(t, err)
@@ -267,6 +339,19 @@ func TestFileSink(t *testing.T) {
 	require.NoError(t, s.Complete(c, 7))
 	require.Equal(t, []string{"part-0000000003-0000.tsv: a,b", "part-0000000006-0000.tsv: e", "part-0000000007-0000.tsv: f"}, files())
 
+	// A sink that loses its connection goes on with its file.
+	write(s, c, "g")
+	require.NoError(t, s.Disconnect())
+	require.NoError(t, s.Disconnect())
+	write(s, c, "h")
+	require.NoError(t, s.Disconnect())
+	require.NoError(t, s.Prepare(c, 8))
+	require.NoError(t, s.Complete(c, 8))
+	require.Equal(t, "part-0000000008-0000.tsv: g,h", files()[3])
+	write(s, c, "i")
+	require.NoError(t, s.Disconnect())
+	require.NoError(t, s.Close())
+
 	// A second transaction of one checkpoint is refused.
 	require.NoError(t, os.WriteFile(string(dir)+"/other", []byte("x"), 0o600))
 	require.ErrorIs(t, dir.Commit("other", "part-0000000007-0000.tsv"), os.ErrExist)
@@ -285,6 +370,10 @@ func TestPlainSink(t *testing.T) {
 	require.NoError(t, s.Process(c, Record{Body: []byte("a")}))
 	require.NoError(t, s.Prepare(c, 1))
 	require.Equal(t, "a\n", out.String(), "visible without a commit")
+	require.NoError(t, s.Disconnect())
+	require.NoError(t, s.Process(c, Record{Body: []byte("b")}))
+	require.NoError(t, s.Prepare(c, 2))
+	require.Equal(t, "a\nb\n", out.String(), "opened again")
 	require.NoError(t, s.Close())
 	require.NoError(t, (&PlainSink{}).Close())
 	broken := &PlainSink{Append: func(int) (io.WriteCloser, error) { return nil, errors.New("no") }}
