@@ -19,7 +19,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/spillway-io/spillway/backends"
@@ -84,7 +83,10 @@ type Job struct {
 	log      *catalog.Log
 	reader   *reader.Reader
 
-	mu      sync.Mutex
+	life context.Context // until Close
+	stop context.CancelFunc
+	turn chan struct{} // guards what follows; Open may hold it for long
+
 	at      *store // the incarnation at work; nil: none
 	claimed bool   // by this process: from then on the latest is restored
 	closed  bool
@@ -111,15 +113,20 @@ func New(o Options) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Job{o: o, topology: Topology(o.Graph, o.Dataflow), log: log, reader: reader.Open(o.Backend, o.Name, o.Reader)}, nil
+	j := &Job{o: o, topology: Topology(o.Graph, o.Dataflow), log: log, reader: reader.Open(o.Backend, o.Name, o.Reader), turn: make(chan struct{}, 1)}
+	j.life, j.stop = context.WithCancel(context.Background())
+	return j, nil
 }
 
 // Open takes charge of the job: whoever was before, the last incarnation in this
 // process too, is fenced by that. It restores the base. If that does not fit the
 // graph, nobody is fenced.
 func (j *Job) Open(ctx context.Context) (dataflow.Store, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(j.life, cancel)()
+	j.turn <- struct{}{}
+	defer func() { <-j.turn }()
 	if j.closed {
 		return nil, &inflight.Error{Op: "start", Object: j.o.Name, Err: inflight.ErrClosed}
 	}
@@ -182,10 +189,11 @@ func (j *Job) fits(ctx context.Context, o catalog.StartOptions) error {
 func (j *Job) Topology() *format.Topology { return j.topology }
 
 // Close ends all use of the store, and closes the backend. What is being written
-// is given up after a second.
+// is given up after a second, an Open at once.
 func (j *Job) Close() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.stop()
+	j.turn <- struct{}{}
+	defer func() { <-j.turn }()
 	if j.closed {
 		return nil
 	}
