@@ -2,12 +2,13 @@ package s3_test
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -28,6 +29,9 @@ var (
 	stateDir string
 	started  sync.Map // of kinds to func() (*servers.Server, error)
 )
+
+// toxiproxy leaves goroutines behind when a connection breaks.
+const toxiproxy = "github.com/Shopify/toxiproxy/v2"
 
 func TestMain(m *testing.M) {
 	for _, name := range []string{"AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_SESSION_TOKEN"} {
@@ -52,7 +56,7 @@ func run(m *testing.M) int {
 		return true
 	})
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := goleak.Find(goleak.IgnoreAnyFunction(toxiproxy+".(*ToxicLink).read"), goleak.IgnoreAnyFunction(toxiproxy+"/toxics.(*ToxicStub).Run")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -116,6 +120,14 @@ func raw(t testing.TB, s *servers.Server) *minio.Client {
 	return c
 }
 
+func trust(t testing.TB, file string) *x509.CertPool {
+	pem, err := os.ReadFile(file)
+	require.NoError(t, err)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(pem))
+	return pool
+}
+
 // bucket makes a bucket.
 func bucket(t testing.TB, s *servers.Server) string {
 	t.Helper()
@@ -145,5 +157,45 @@ func open(t testing.TB, rawURL string) *s3.Backend {
 	return b.(*s3.Backend)
 }
 
-// short is a name of a kind for a folder.
-func short(s *servers.Server) string { return strings.ReplaceAll(string(s.Kind), "-", "") }
+// put writes an object in pieces of 256 KiB.
+func put(ctx context.Context, b backends.Backend, name string, data []byte, o backends.CreateOptions) (backends.Info, error) {
+	w, err := b.Create(ctx, name, o)
+	if err != nil {
+		return backends.Info{}, err
+	}
+	for len(data) > 0 {
+		n, err := w.Write(data[:min(len(data), 256<<10)])
+		if err != nil {
+			return backends.Info{}, errors.Join(err, w.Abort(ctx))
+		}
+		data = data[n:]
+	}
+	return w.Finish(ctx)
+}
+
+// get reads an object.
+func get(ctx context.Context, b backends.Backend, name string) ([]byte, error) {
+	s, err := b.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	data := make([]byte, s.Info().Size)
+	return data, s.ReadAt(ctx, data, 0)
+}
+
+// random returns n bytes that depend on seed.
+func random(seed byte, n int) []byte {
+	data := make([]byte, n)
+	rand.NewChaCha8([32]byte{seed}).Read(data)
+	return data
+}
+
+func uploads(t testing.TB, b backends.Backend) (n int) {
+	t.Helper()
+	for _, err := range b.Leftovers(t.Context(), "") {
+		require.NoError(t, err)
+		n++
+	}
+	return n
+}

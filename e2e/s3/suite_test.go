@@ -1,8 +1,6 @@
 package s3_test
 
 import (
-	"crypto/x509"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,14 +9,6 @@ import (
 	"github.com/spillway-io/spillway/backends/backendtest"
 	"github.com/spillway-io/spillway/e2e/servers"
 )
-
-func trust(t testing.TB, file string) *x509.CertPool {
-	pem, err := os.ReadFile(file)
-	require.NoError(t, err)
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(pem))
-	return pool
-}
 
 // TestSuite runs the acceptance suite on real servers.
 func TestSuite(t *testing.T) {
