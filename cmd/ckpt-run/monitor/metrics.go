@@ -202,7 +202,8 @@ var (
 	overdraftDesc  = desc("overdraft_buffers_total", "Buffers taken beyond the pool for a record under way.", "vertex", "subtask")
 	inflightDesc   = desc("inflight_bytes", "What lies in the queues of an edge.", "from", "to", "gate")
 	capacityDesc   = desc("queue_capacity_bytes", "What the queues of an edge can hold.", "from", "to", "gate")
-	latencyDesc    = desc("record_latency_seconds", "How long marked records took from a source to a sink, lately.", "quantile")
+	latencyP50Desc = desc("record_latency_p50_seconds", "How long marked records took from a source to a sink, lately: the median.")
+	latencyP99Desc = desc("record_latency_p99_seconds", "How long marked records took from a source to a sink, lately: all but 1 %.")
 	bottleneckDesc = desc("bottleneck", "1 for the vertex that holds the job up.", "vertex")
 	ageDesc        = desc("checkpoint_last_completed_age_seconds", "Since the last completed checkpoint; since the start of the process where there is none.")
 	lastDesc       = desc("checkpoint_last_completed_id", "Id of the last completed checkpoint.")
@@ -213,7 +214,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c running) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{recordsDesc, timeDesc, shareDesc, overdraftDesc, inflightDesc, capacityDesc, latencyDesc, bottleneckDesc, ageDesc, lastDesc, rateDesc, deviationDesc, openFilesDesc} {
+	for _, d := range []*prometheus.Desc{recordsDesc, timeDesc, shareDesc, overdraftDesc, inflightDesc, capacityDesc, latencyP50Desc, latencyP99Desc, bottleneckDesc, ageDesc, lastDesc, rateDesc, deviationDesc, openFilesDesc} {
 		ch <- d
 	}
 }
@@ -243,8 +244,8 @@ func (c running) Collect(ch chan<- prometheus.Metric) {
 		gauge(capacityDesc, float64(e.Capacity), e.Edge.From, e.Edge.To, gate)
 	}
 	if stats.Latency.Markers > 0 {
-		gauge(latencyDesc, stats.Latency.P50.Seconds(), "0.5")
-		gauge(latencyDesc, stats.Latency.P99.Seconds(), "0.99")
+		gauge(latencyP50Desc, stats.Latency.P50.Seconds())
+		gauge(latencyP99Desc, stats.Latency.P99.Seconds())
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 	"github.com/spillway-io/spillway/dataflow"
 )
 
-//go:embed page
+//go:embed page page.html
 var files embed.FS
 
-var page = template.Must(template.ParseFS(files, "page/page.html"))
+var page = template.Must(template.ParseFS(files, "page.html"))
 
 // Handler serves, for reading only:
 //
@@ -46,7 +46,7 @@ func (m *Monitor) Handler() http.Handler {
 // secure keeps the page to itself: nothing is loaded from elsewhere.
 func secure(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'")
+		w.Header().Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; frame-ancestors 'none'")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		h.ServeHTTP(w, r)
 	})
