@@ -8,6 +8,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // the simulations make much garbage and hold little
+	debug.SetGCPercent(-1) // the simulations make much garbage and hold little
+	debug.SetMemoryLimit(400 << 20)
 	goleak.VerifyTestMain(m)
 }

@@ -68,6 +68,7 @@ type world struct {
 	committed    map[inflight.CheckpointID]*evidence
 	proven       int
 	red          []string
+	noted        func(string)
 	plant        func(*simCapture, inflight.Address, inflight.Pos, []inflight.Buffer) (inflight.Address, inflight.Pos, []inflight.Buffer)
 }
 
@@ -134,7 +135,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.opt.Name = job
 	w.opt.Catalog.Retained = 1 + r.IntN(3)
 	w.opt.Writer = writer.Options{
-		TasksPerFile: []int{1, 2, 5, 100}[r.IntN(4)], SealLinger: []time.Duration{-1, time.Millisecond, 0}[r.IntN(3)],
+		TasksPerFile: []int{1, 2, 5, 100}[r.IntN(4)], SealLinger: []time.Duration{time.Nanosecond, time.Millisecond, 0}[r.IntN(3)],
 		TargetFileSize: []int64{0, 0, 4 << 10}[r.IntN(3)], Codec: []format.Codec{format.CodecNone, format.CodecAuto}[r.IntN(2)],
 		BlockSize: 16 << 10,
 	}
@@ -258,19 +259,32 @@ func (w *world) settle() {
 	slices.SortFunc(due, func(a, b *call) int {
 		return cmp.Or(a.p.n-b.p.n, cmp.Compare(a.op, b.op), cmp.Compare(a.name, b.name))
 	})
+	if len(released) > 0 {
+		w.note("%d buffers are released", len(released))
+	}
 	for _, k := range due {
+		w.note("process %d asks: %s %s", k.p.n, k.op, k.name)
 		w.exec.At(w.exec.Now()+w.random(w.slow), func() { w.pass(k) })
 	}
 	slices.SortFunc(ends, ending.compare)
 	for _, e := range ends {
+		w.note("process %d answers: %s", e.n, e.key)
 		w.exec.At(w.exec.Now()+w.random(time.Millisecond), e.give)
 	}
 	w.land()
 }
 
+// note tells what happens at the gates.
+func (w *world) note(format string, args ...any) {
+	if w.noted != nil {
+		w.noted(fmt.Sprintf("%12.3f ms  store         ", float64(w.exec.Now().Microseconds())/1000) + fmt.Sprintf(format, args...))
+	}
+}
+
 // pass lets a call through.
 func (w *world) pass(k *call) {
 	w.drop(k)
+	w.note("process %d does: %s %s", k.p.n, k.op, k.name)
 	k.let <- true
 	w.settle()
 }
