@@ -347,8 +347,13 @@ func Vacant(ctx context.Context, verb string, dst backends.Backend, dir string) 
 	taken := func(name string) error {
 		return &inflight.Error{Op: verb, Object: name, Err: inflight.ErrExist, Mend: "give a directory that does not exist"}
 	}
-	if _, err := dst.Stat(ctx, dir); dir != "" && err == nil {
-		return taken(dir)
+	if dir != "" {
+		switch _, err := dst.Stat(ctx, dir); {
+		case err == nil:
+			return taken(dir)
+		case !errors.Is(err, inflight.ErrNotExist):
+			return err
+		}
 	}
 	for info, err := range dst.List(ctx, backends.Below(dir)) {
 		if err == nil {

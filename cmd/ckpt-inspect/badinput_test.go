@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/internal/flinktest"
 )
 
 // These tests run the command as a process of its own, in surroundings that are
@@ -159,6 +160,19 @@ func TestFullDisk(t *testing.T) {
 		require.Equal(t, 0, code, stderr)
 	}
 	require.NoFileExists(t, job+"/chk-0000000001/_manifest.json")
+}
+
+func TestFlinkFullDisk(t *testing.T) {
+	root := flinktest.Unpack(t, "resume")
+	dir := mounted(t, "size=64k")
+	for _, verb := range []string{"compact", "relocate", "salvage"} {
+		code, _, stderr := execute(t, `exec "$@"`, "flink", verb, root, filepath.Join(dir, "new", "chk-3"))
+		require.Equal(t, 2, code, stderr)
+		require.Contains(t, stderr, "no space left on device")
+		entries, err := os.ReadDir(filepath.Join(dir, "new"))
+		require.NoError(t, err)
+		require.Empty(t, entries)
+	}
 }
 
 func TestReadOnlyDisk(t *testing.T) {
