@@ -1,9 +1,11 @@
 package dataflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,8 +24,15 @@ type Job struct {
 	at *Deployment
 }
 
-// maxRestartDelay bounds the back-off between restarts.
-const maxRestartDelay = 30 * time.Second
+// The back-off between restarts doubles.
+const defaultRestartDelay, maxRestartDelay = 100 * time.Millisecond, 30 * time.Second
+
+// permanent reports whether a restart would meet err again, or must not be.
+func permanent(err error) bool {
+	return slices.ContainsFunc([]error{
+		inflight.ErrFenced, inflight.ErrConfig, inflight.ErrMismatch, inflight.ErrRetired, inflight.ErrDamaged,
+	}, func(kind error) bool { return errors.Is(err, kind) })
+}
 
 // NewJob returns a job. open is called for each incarnation: it claims the job
 // and says what to restore; nil means that there are no checkpoints.
@@ -36,11 +45,11 @@ func NewJob(g *Graph, o Options, open func(context.Context) (Store, error)) *Job
 // over is ErrFenced, which is never followed by a restart.
 func (j *Job) Run(ctx context.Context) error {
 	defer j.exec.Wait()
-	delay := j.opts.RestartDelay
+	delay := cmp.Or(j.opts.RestartDelay, defaultRestartDelay)
 	for attempt := 0; ; attempt++ {
 		err := j.incarnation(ctx)
 		switch {
-		case err == nil, ctx.Err() != nil, errors.Is(err, inflight.ErrFenced), errors.Is(err, inflight.ErrConfig), errors.Is(err, inflight.ErrMismatch), errors.Is(err, inflight.ErrRetired):
+		case err == nil, ctx.Err() != nil, permanent(err):
 			return err
 		case j.opts.Restarts >= 0 && attempt >= j.opts.Restarts:
 			return fmt.Errorf("given up after %d restarts: %w", attempt, err)

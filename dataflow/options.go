@@ -24,17 +24,17 @@ type Options struct {
 	// AlignedSources and AlignedEdges ("from-to") may hold no channel state.
 	AlignedSources, AlignedEdges []string
 
-	Credit           bool // network channels instead of local ones
-	Memory           int  // bytes of all buffers; default 64 MiB
-	BufferSize       int  // default 32 KiB
-	ExclusiveBuffers int  // of a network channel; default 2; -1: none
-	FloatingBuffers  int  // of a gate; default 8
-	OutputBuffers    int  // of a partition; default 2 × subpartitions + 8
-	PerSubpartition  int  // of these; default 10
-	OverdraftBuffers int  // of a partition, for what is under way; default 20; -1: none
-	Restarts         int  // after failures; -1: any number
-	RestartDelay     time.Duration
-	Seed             uint64 // of Shuffle and Context.Rand
+	Credit           bool          // network channels instead of local ones
+	Memory           int           // bytes of all buffers; default 64 MiB
+	BufferSize       int           // default 32 KiB
+	ExclusiveBuffers int           // of a network channel; default 2; -1: none
+	FloatingBuffers  int           // of a gate; default 8
+	OutputBuffers    int           // of a partition; default 2 × subpartitions + 8
+	PerSubpartition  int           // of these; default 10
+	OverdraftBuffers int           // of a partition, for what is under way; default 20; -1: none
+	Restarts         int           // after failures; -1: any number
+	RestartDelay     time.Duration // before the first; it doubles up to 30 s; default 100 ms
+	Seed             uint64        // of Shuffle and Context.Rand
 	// LatencyInterval is how often each source marks a record, to see how long
 	// it takes to a sink; 0: never.
 	LatencyInterval time.Duration

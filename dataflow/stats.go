@@ -114,8 +114,8 @@ type meter struct {
 }
 
 const (
-	meterBusy = iota
-	meterIdle
+	meterIdle = iota // also before the first step and after the last
+	meterBusy
 	meterBackpressured
 )
 

@@ -100,7 +100,33 @@ func (t *task) Step(budget int) Status {
 	}
 	t.busyUntil = 0
 	t.meter.turn(t.now, meterBusy)
-	st := Status{}
+	st := t.work(budget)
+	t.shown.Store(t.done)
+	switch {
+	case st.Why == Done:
+		t.meter.turn(t.exec.Now(), meterIdle)
+		return st
+	case t.busyUntil > 0:
+		t.flush()
+		return Status{Why: Busy, At: t.busyUntil}
+	case st.Why == Ready:
+		if t.now-t.lastFlush >= flushInterval {
+			t.flush()
+		}
+		return st
+	}
+	t.flush()
+	waits := int64(meterIdle)
+	if st.Why == NoOutput {
+		waits = meterBackpressured
+	}
+	t.meter.turn(t.exec.Now(), waits)
+	st.At = t.earlier(st.At)
+	return st
+}
+
+// work does up to budget things, until there is something to wait for.
+func (t *task) work(budget int) (st Status) {
 	for t.budget = budget; t.budget > 0 && st.Why == Ready && t.busyUntil == 0; t.budget-- {
 		if t.cancel.Load() {
 			return Status{Why: Done}
@@ -111,24 +137,6 @@ func (t *task) Step(budget int) Status {
 			t.boss.failed(t.id, err)
 			return Status{Why: Done}
 		}
-	}
-	t.shown.Store(t.done)
-	switch {
-	case st.Why == Done:
-	case t.busyUntil > 0:
-		t.flush()
-		return Status{Why: Busy, At: t.busyUntil}
-	case st.Why != Ready || t.now-t.lastFlush >= flushInterval:
-		t.flush()
-	}
-	switch st.Why {
-	case NoInput:
-		t.meter.turn(t.exec.Now(), meterIdle)
-	case NoOutput:
-		t.meter.turn(t.exec.Now(), meterBackpressured)
-	}
-	if st.Why != Ready {
-		st.At = t.earlier(st.At)
 	}
 	return st
 }
