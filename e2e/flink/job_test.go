@@ -22,7 +22,8 @@ import (
 )
 
 // job is what a checkpoint and its restore have to agree on (Numbers.java): the
-// numbers below n, by key, with a payload of pad bytes.
+// numbers below n, by key, with a payload of pad bytes. The source cuts them into
+// splits; order is checked within each, so their lengths should be equal.
 type job struct {
 	n, keys, pad, splits int
 	backend              string

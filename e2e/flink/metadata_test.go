@@ -16,6 +16,7 @@ import (
 // TestMetadata parses _metadata with many channels beside Flink's own classes, in
 // turns: at least five times as fast, in at most three times the room of the file.
 func TestMetadata(t *testing.T) {
+	defer timed.stop()
 	for _, tc := range []struct {
 		name    string
 		handles int

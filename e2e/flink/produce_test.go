@@ -45,13 +45,19 @@ func (r *running) cancel(t testing.TB) {
 // TestManyFiles: a checkpoint with a file for each of a thousand channels or more,
 // about 4 KB each, becomes a few files.
 func TestManyFiles(t *testing.T) {
-	j := job{n: 40000, keys: 997, pad: 600, splits: 20, backend: "hashmap"}
-	run := j.start(t, "8kb", 20, 40, 3000)
-	dir := run.checkpoint(t)
+	j := job{n: 96_000, keys: 997, pad: 600, splits: 24, backend: "hashmap"}
+	run := j.start(t, "4kb", 20, 40, 3000)
+	var dir string
+	for tries := 0; ; tries++ { // until all buffers are full
+		dir = run.checkpoint(t)
+		if r := verified(t, open(t, run.dir, dir)); filled(r) >= 1000 || tries == 50 {
+			break
+		}
+	}
 	run.cancel(t)
 	fresh := open(t, run.dir, dir)
 	report := verified(t, fresh)
-	j.requireExact(t, "taken now, 20 × 3 subtasks", filepath.Join(run.dir, dir), j.splits)
+	j.requireExact(t, "taken now, 24 × 3 subtasks", filepath.Join(run.dir, dir), j.splits)
 
 	place := t.TempDir()
 	path := filepath.Join(place, dir)
@@ -102,6 +108,23 @@ func TestSealBeside(t *testing.T) {
 	say(t, "sealed %s was removed by Flink; a file in %s kept its directory there", first, second)
 	seal(last, flink.SealName(last))
 	j.requireExact(t, "taken now, sealed", filepath.Join(run.dir, last), j.splits)
+}
+
+// filled counts the channels that hold something.
+func filled(r *flink.Report) int {
+	some := map[int32]bool{}
+	for _, s := range r.Index.Streams {
+		for _, c := range s.Chunks {
+			some[c.Channel] = some[c.Channel] || c.Length > 0
+		}
+	}
+	n := 0
+	for _, is := range some {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 func exists(parts ...string) bool {
