@@ -272,6 +272,15 @@ func (c *client) fault() error {
 	return c.dataErr
 }
 
+// byDatanode reports whether a failure is a datanode's: no namenode has said that,
+// or failed to say something.
+func (c *client) byDatanode(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	remote := hdfs.Error(nil)
+	return c.dataErr != nil || c.nameErr == nil && !errors.As(err, &remote)
+}
+
 // dataFault returns the first trouble with a datanode, or why the client was
 // killed.
 func (c *client) dataFault() error {
@@ -286,6 +295,20 @@ func (c *client) kill(cause error) {
 	defer c.mu.Unlock()
 	c.note(true, cause)
 	c.note(false, cause)
+	c.cut()
+}
+
+// spoil keeps a client from being used again whose state is not known.
+func (c *client) spoil(err error) {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.note(false, err)
+	}
+}
+
+// cut closes all connections. The lock is held.
+func (c *client) cut() {
 	c.killed = true
 	c.stop()
 	for cn := range c.conns {
@@ -317,7 +340,9 @@ func (c *client) watch(ctx context.Context) (done func()) {
 
 // end closes the client. Nobody uses it any more.
 func (c *client) end() {
-	c.kill(net.ErrClosed)
+	c.mu.Lock()
+	c.cut()
+	c.mu.Unlock()
 	p := c.pool
 	p.mu.Lock()
 	_, first := p.all[c]

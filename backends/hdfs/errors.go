@@ -18,15 +18,21 @@ import (
 	"github.com/spillway-io/spillway/inflight"
 )
 
-// kindError is an error of the cluster that also is a sentinel of ours. It reads
-// as the cluster's.
+// kindError is an error of the cluster that also is a sentinel of ours, where there
+// is one. It reads as the cluster's.
 type kindError struct {
 	sentinel, cause error
 	mend            string
 }
 
-func (e *kindError) Error() string   { return e.cause.Error() }
-func (e *kindError) Unwrap() []error { return []error{e.sentinel, e.cause} }
+func (e *kindError) Error() string { return e.cause.Error() }
+
+func (e *kindError) Unwrap() []error {
+	if e.sentinel == nil {
+		return []error{e.cause}
+	}
+	return []error{e.sentinel, e.cause}
+}
 
 // explain says what was being done to name, of which kind err is, and what helps.
 // c is the client that it happened to.
@@ -208,13 +214,15 @@ func (b *Backend) remote(e hdfs.Error) *kindError {
 	case "InvalidPathException", "HadoopIllegalArgumentException", "PathComponentTooLongException":
 		return kind(inflight.ErrConfig, "choose another name or directory")
 	case "LeaseExpiredException":
-		return kind(inflight.ErrNotExist, "somebody removed the temporary file: was it swept?")
+		return kind(inflight.ErrNotExist, "")
 	case "RpcNoSuchProtocolException", "VersionMismatch", "RpcNoSuchMethodException":
 		return kind(inflight.ErrConfig, "use the RPC port of a namenode (dfs.namenode.rpc-address) of Hadoop 2.7 or later")
 	}
 	switch {
 	case has("rename destination directory is not empty"), has("must both be directories"):
 		return &kindError{inflight.ErrExist, fs.ErrExist, ""}
+	case has("blk_") && has("does not exist"):
+		return kind(inflight.ErrNotExist, "")
 	case has("There are 0 datanode(s) running"):
 		return kind(inflight.ErrUnavailable, "start the datanodes")
 	case has("could only be"): // written, or replicated, to so many nodes

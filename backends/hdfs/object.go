@@ -216,13 +216,18 @@ func (o *object) lost(op string, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	err = o.b.explain(ctx, o.client, op, o.name, err)
-	if !inflight.Retryable(err) {
+	switch {
+	case errors.Is(err, inflight.ErrNotExist):
+		return o.swept(op)
+	case !inflight.Retryable(err), !o.client.byDatanode(err):
 		return err
 	}
-	if o.client.dataFault() != nil {
-		o.b.pipelines.failed()
-	}
+	o.b.pipelines.failed()
 	return o.b.ifFull(ctx, op, o.name, err)
+}
+
+func (o *object) swept(op string) error {
+	return &inflight.Error{Op: op, Object: o.b.object(o.name), Err: fmt.Errorf("the temporary file has gone: %w", inflight.ErrNotExist), Mend: "was it swept?"}
 }
 
 // Finish closes the file, and renames it when it is complete.
@@ -259,7 +264,9 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 }
 
 // seal closes the file: all datanodes of each block have it, and the namenode
-// knows that of at least one. It may have to be asked several times.
+// knows that of at least one. It may have to be asked several times, and may be
+// away for a while. What a datanode says is final: the library forgets it, and
+// would ask the namenode in vain.
 func (o *object) seal(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { o.cut(ctx.Err()) })()
 	limit := time.Now().Add(sealTime)
@@ -271,14 +278,15 @@ func (o *object) seal(ctx context.Context) error {
 				return nil
 			}
 		}
-		replicating := hdfs.IsErrReplicating(err)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return &inflight.Error{Op: "finish", Object: o.b.object(o.name), Err: ctx.Err()}
-		case o.client.dataFault() != nil, time.Now().After(limit), !replicating && !inflight.Retryable(o.b.classify(o.client, err)):
-			if replicating {
-				err = &kindError{inflight.ErrTimeout, errors.New("no datanode has reported the last block"), "try again; look at hdfs dfsadmin -report"}
-			}
+		}
+		late := time.Now().After(limit)
+		switch replicating := hdfs.IsErrReplicating(err); {
+		case replicating && late:
+			err = &kindError{inflight.ErrTimeout, errors.New("no datanode has reported the last block"), "try again; look at hdfs dfsadmin -report"}
+			return o.lost("finish", err)
+		case late, !replicating && o.client.byDatanode(err), !replicating && !inflight.Retryable(o.b.classify(o.client, err)):
 			return o.lost("finish", err)
 		}
 		select {
@@ -292,6 +300,9 @@ func (o *object) seal(ctx context.Context) error {
 // short.
 func (o *object) check(ctx context.Context) (*hdfs.FileInfo, error) {
 	st, err := do(ctx, o.b, "finish", o.name, func(c *client) (*hdfs.FileInfo, error) { return c.stat(o.file) })
+	if errors.Is(err, inflight.ErrNotExist) {
+		err = o.swept("finish")
+	}
 	if err == nil && st.Size() != o.written {
 		err = &inflight.Error{Op: "finish", Object: o.b.object(o.name), Mend: "try again",
 			Err: fmt.Errorf("%w: the file has %d bytes, and %d were written", inflight.ErrUnavailable, st.Size(), o.written)}
@@ -341,6 +352,9 @@ func (o *object) settle(st *hdfs.FileInfo, cause error, answered bool) error {
 	case err == nil && ours:
 		return nil
 	case err != nil && !answered:
+		if e, ok := errors.AsType[*inflight.Error](cause); ok {
+			cause = e.Err
+		}
 		return &inflight.Error{Op: "finish", Object: o.b.object(o.name), Err: fmt.Errorf("%w: %w", inflight.ErrOutcomeUnknown, cause), Mend: "look whether it is there"}
 	}
 	return cause

@@ -1,11 +1,15 @@
 package hdfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"sync/atomic"
+
+	hdfs "github.com/colinmarc/hdfs/v2"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/inflight"
@@ -91,7 +95,7 @@ func (s *source) at(ctx context.Context, off, end int64) *stream {
 
 // stream reads a range with a client of its own. The reader goes to another
 // datanode when one is lost; when that does not help, the stream goes on where it
-// is with another client, once without a byte between.
+// is with another client, a few times without a byte between.
 type stream struct {
 	s        *source
 	ctx      context.Context
@@ -100,8 +104,11 @@ type stream struct {
 
 	client *client
 	done   func() // with the client
-	again  bool
+	failed int    // times in a row
 }
+
+// maxReads is as many replicas as files usually have.
+const maxReads = 3
 
 func (r *stream) Read(p []byte) (int, error) {
 	switch err := r.s.check(r.ctx, "read", r.off, 0); {
@@ -117,18 +124,22 @@ func (r *stream) Read(p []byte) (int, error) {
 	}
 	for {
 		n, err := r.read(p[:min(int64(len(p)), r.end-r.off)])
-		r.off += int64(n)
 		if n > 0 {
-			r.again = false
+			r.off += int64(n)
+			r.failed = 0
 			return n, nil
 		}
 		c := r.client
-		r.letGo()
-		if r.again || c == nil || r.ctx.Err() != nil || inflight.IsCorruption(err) || errors.Is(err, inflight.ErrNotExist) {
-			r.again = false
-			return 0, r.s.explain(r.ctx, c, err)
+		r.failed++
+		if final := r.failed == maxReads || c == nil || r.ctx.Err() != nil || errors.Is(err, inflight.ErrCorrupt) || errors.Is(err, inflight.ErrNotExist); !final {
+			c.spoil(err)
+			r.letGo()
+			continue
 		}
-		r.again = true
+		err = r.s.b.explain(r.ctx, c, "read", r.s.info.Name, err)
+		c.spoil(err)
+		r.letGo()
+		return 0, err
 	}
 }
 
@@ -139,7 +150,25 @@ func (r *stream) read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return r.client.reader.Read(p)
+	n, err := r.client.reader.Read(p)
+	if n > 0 && gaveUp(r.client.reader) {
+		return 0, cmp.Or(r.client.dataFault(), errChecksum)
+	}
+	return n, err
+}
+
+var errChecksum = errors.New("invalid checksum")
+
+// gaveUp reports whether a reader has lost its datanode with the last read. It
+// hides that when it has bytes, also bytes whose checksum it has found to be
+// wrong: those are not for us.
+func gaveUp(r *hdfs.FileReader) bool {
+	block := reflect.ValueOf(r).Elem().FieldByName("blockReader")
+	if !block.IsValid() || block.Kind() != reflect.Pointer || block.IsNil() {
+		return false
+	}
+	stream := block.Elem().FieldByName("stream")
+	return stream.IsValid() && stream.Kind() == reflect.Pointer && stream.IsNil()
 }
 
 // connect takes a client, and opens the file with it, or goes on with one that
@@ -147,11 +176,11 @@ func (r *stream) read(p []byte) (int, error) {
 func (r *stream) connect() (err error) {
 	b, s := r.s.b, r.s
 	c := (*client)(nil)
-	if !r.again {
+	if r.failed == 0 {
 		c = b.pool.take(s.id)
 	}
 	if c == nil {
-		if c, err = b.connect(r.ctx, "read", s.info.Name, r.again); err != nil {
+		if c, err = b.connect(r.ctx, "read", s.info.Name, r.failed > 0); err != nil {
 			return err
 		}
 	}
@@ -166,20 +195,12 @@ func (r *stream) connect() (err error) {
 			return missing(err)
 		}
 		if size := reader.Stat().Size(); size != s.info.Size {
-			return fmt.Errorf("%w: it had %d bytes when it was opened, and has %d", inflight.ErrCorrupt, s.info.Size, size)
+			return &kindError{inflight.ErrCorrupt, fmt.Errorf("it had %d bytes when it was opened, and has %d", s.info.Size, size), "somebody has changed it"}
 		}
 		c.reader, c.file = reader, s.id
 	}
 	_, err = c.reader.Seek(r.off, io.SeekStart)
 	return err
-}
-
-// explain adds to a read of what is gone that it had been there.
-func (s *source) explain(ctx context.Context, c *client, err error) error {
-	if errors.Is(err, inflight.ErrCorrupt) && ctx.Err() == nil {
-		return &inflight.Error{Op: "read", Object: s.b.object(s.info.Name), Err: err}
-	}
-	return s.b.explain(ctx, c, "read", s.info.Name, err)
 }
 
 // letGo gives the client back.

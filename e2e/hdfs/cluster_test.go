@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -208,27 +209,26 @@ func (c *cluster) open(t testing.TB, dir string, with func(*hdfs.Options)) *hdfs
 // network stands between the client and the cluster.
 type network struct {
 	mu     sync.Mutex
-	conns  map[*link]struct{}
 	silent map[string]bool // addresses that no bytes come from any more
-	on     func(address string, request []byte) (cut, deliver bool)
+	down   bool            // nobody can be reached any more
+	on     func(request []byte) (cut, deliver bool)
 }
 
 func (n *network) dial(ctx context.Context, kind, address string) (net.Conn, error) {
+	n.mu.Lock()
+	down := n.down
+	n.mu.Unlock()
+	if down {
+		return nil, &net.OpError{Op: "dial", Net: kind, Err: syscall.EHOSTUNREACH}
+	}
 	c, err := (&net.Dialer{}).DialContext(ctx, kind, address)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{Conn: c, n: n, address: address}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.conns == nil {
-		n.conns = map[*link]struct{}{}
-	}
-	n.conns[l] = struct{}{}
-	return l, nil
+	return &link{Conn: c, n: n, address: address, closed: make(chan struct{})}, nil
 }
 
-// silence lets nothing come from address any more; "" means everybody but except.
+// silence lets nothing come from some addresses any more; "*" means all.
 func (n *network) silence(addresses ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -250,16 +250,51 @@ type link struct {
 	n       *network
 	address string
 	once    sync.Once
+	closed  chan struct{}
+
+	mu    sync.Mutex
+	limit time.Time
 }
 
 // Read waits for the deadline where the other side is silent.
 func (l *link) Read(p []byte) (int, error) {
 	for {
 		n, err := l.Conn.Read(p)
-		if err != nil || !l.n.quiet(l.address) {
+		switch {
+		case !l.n.quiet(l.address) || err != nil && !errors.Is(err, io.EOF):
 			return n, err
+		case err == nil:
+			continue // it is lost
+		}
+		l.mu.Lock()
+		limit := time.Until(l.limit)
+		l.mu.Unlock()
+		select { // the end is not seen either
+		case <-time.After(limit):
+			return 0, os.ErrDeadlineExceeded
+		case <-l.closed:
+			return 0, net.ErrClosed
 		}
 	}
+}
+
+func (l *link) SetDeadline(t time.Time) error {
+	l.mu.Lock()
+	l.limit = t
+	l.mu.Unlock()
+	return l.Conn.SetDeadline(t)
+}
+
+func (l *link) SetReadDeadline(t time.Time) error {
+	l.mu.Lock()
+	l.limit = t
+	l.mu.Unlock()
+	return l.Conn.SetReadDeadline(t)
+}
+
+func (l *link) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Conn.Close()
 }
 
 func (l *link) Write(p []byte) (int, error) {
@@ -267,11 +302,11 @@ func (l *link) Write(p []byte) (int, error) {
 	on := l.n.on
 	l.n.mu.Unlock()
 	if on != nil {
-		cut, deliver := on(l.address, p)
+		cut, deliver := on(p)
 		if cut {
 			if deliver {
 				_, _ = l.Conn.Write(p)
-				time.Sleep(300 * time.Millisecond) // the request must be carried out before the connection breaks
+				time.Sleep(300 * time.Millisecond) //lint:sleep the request must be carried out before the connection breaks
 			}
 			l.Conn.Close()
 			return len(p), nil

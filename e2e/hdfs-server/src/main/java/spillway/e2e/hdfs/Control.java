@@ -25,12 +25,17 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.fs.SafeModeAction;
 import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.hdfs.DFSTestUtil;
 import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
+import org.apache.hadoop.hdfs.protocol.ExtendedBlock;
 import org.apache.hadoop.hdfs.protocol.HdfsConstants;
 import org.apache.hadoop.hdfs.protocol.OpenFileEntry;
 import org.apache.hadoop.hdfs.protocol.OpenFilesIterator.OpenFilesType;
 import org.apache.hadoop.hdfs.server.datanode.DataNode;
+import org.apache.hadoop.hdfs.server.datanode.fsdataset.FsDatasetSpi;
+import org.apache.hadoop.hdfs.server.datanode.fsdataset.FsVolumeSpi;
+import org.apache.hadoop.hdfs.server.datanode.fsdataset.impl.FsVolumeImpl;
 
 /**
  * Control answers requests that do to the cluster what a test wants: GET /VERB?KEY=VALUE&... An exception is a 500 with its
@@ -96,8 +101,12 @@ final class Control {
       cluster.triggerHeartbeats();
       return text("ok");
     });
-    verbs.put("/dn/reserve", (q, body) -> { // so many bytes of each disk are not for us
-      for (DataNode d : cluster.getDataNodes()) d.reconfigureProperty("dfs.datanode.du.reserved", q.get("bytes"));
+    verbs.put("/dn/capacity", (q, body) -> { // so large is each disk; -1 is as large as it is
+      for (DataNode d : cluster.getDataNodes()) {
+        try (FsDatasetSpi.FsVolumeReferences volumes = d.getFSDataset().getFsVolumeReferences()) {
+          for (FsVolumeSpi v : volumes) ((FsVolumeImpl) v).setCapacityForTesting(Long.parseLong(q.get("bytes")));
+        }
+      }
       cluster.triggerHeartbeats();
       return text("ok");
     });
@@ -155,15 +164,15 @@ final class Control {
       }
       return text(lines);
     });
-    verbs.put("/flip", (q, body) -> { // a bit of each replica of the only block
-      byte[] flipped = flip(q);
-      return text("replicas: " + flipped.length);
+    verbs.put("/dn/corrupt", (q, body) -> { // so many replicas of the only block
+      ExtendedBlock block = DFSTestUtil.getFirstBlock(fs(), path(q));
+      int done = 0, wanted = Integer.parseInt(q.get("replicas"));
+      for (int i = 0; i < cluster.getDataNodes().size() && done < wanted; i++) {
+        cluster.corruptReplica(i, block);
+        done++;
+      }
+      return text("replicas: " + done);
     });
-  }
-
-  private byte[] flip(Map<String, String> q) throws Exception {
-    var block = org.apache.hadoop.hdfs.DFSTestUtil.getFirstBlock(fs(), path(q));
-    return new byte[cluster.corruptBlockOnDataNodes(block)];
   }
 
   private static Path path(Map<String, String> q) {
@@ -195,7 +204,7 @@ final class Control {
   private static Map<String, String> query(HttpExchange x) {
     Map<String, String> q = new HashMap<>();
     String raw = x.getRequestURI().getRawQuery();
-    if (raw == null) return q;
+    if (raw == null || raw.isEmpty()) return q;
     for (String pair : raw.split("&")) {
       int at = pair.indexOf('=');
       q.put(pair.substring(0, at), URLDecoder.decode(pair.substring(at + 1), StandardCharsets.UTF_8));

@@ -37,6 +37,7 @@ public final class Main {
     }
     env.setProperty("NAMENODE", "127.0.0.1:" + cluster.getNameNodePort());
     env.setProperty("CONTROL", "http://127.0.0.1:" + Control.start(cluster));
+    if (cluster.getNameNode().getHttpAddress() != null) env.setProperty("WEB", "127.0.0.1:" + cluster.getNameNode().getHttpAddress().getPort());
     env.setProperty("PID", String.valueOf(ProcessHandle.current().pid()));
     writeConf(conf, new File(dir, "core-site.xml"), "hdfs://127.0.0.1:" + cluster.getNameNodePort());
     writeEnv(env, new File(dir, "env"));
