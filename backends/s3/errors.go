@@ -169,11 +169,17 @@ func (b *Backend) fail(op, key string, err error) error {
 // plain takes the URL off an error of the transport: it is long, and the object
 // is named anyway.
 func plain(err error) error {
-	if u, ok := err.(*url.Error); ok {
-		return u.Err
+	u, ok := err.(*url.Error)
+	switch {
+	case !ok:
+		return err
+	case strings.HasPrefix(u.Err.Error(), "Connection closed by foreign host"): // as minio-go calls an EOF
+		return errClosed
 	}
-	return err
+	return u.Err
 }
+
+var errClosed = errors.New("the connection was closed")
 
 // classify returns the sentinel for err, nil where there is none, and what the
 // user can do.
@@ -229,7 +235,10 @@ func (b *Backend) classifyNetwork(err error) (sentinel error, mend string) {
 	case isNet && netErr.Timeout():
 		return inflight.ErrTimeout, "the store at " + host + " does not answer: check the network, or raise timeout=…"
 	}
-	return inflight.ErrUnavailable, "" // resets, closed connections, cut answers
+	if !b.reached.Load() && b.core.EndpointURL().Scheme == "http" {
+		mend = "if the store speaks TLS, write endpoint=https://…"
+	}
+	return inflight.ErrUnavailable, mend // resets, closed connections, cut answers
 }
 
 // errCut says that a body ended before its end.

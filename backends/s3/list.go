@@ -285,11 +285,12 @@ func (b *Backend) removeOnce(ctx context.Context, keys []string, op string, refu
 		return keys, err
 	}
 	for r := range results {
+		answer, _ := errors.AsType[minio.ErrorResponse](r.Err)
 		switch typed := b.fail(op, r.ObjectName, r.Err); {
-		case r.Err == nil, errors.Is(typed, inflight.ErrNotExist) && b.isWorking():
+		case r.Err == nil, answer.Code != "" && answer.StatusCode == 0 && errors.Is(typed, inflight.ErrNotExist):
 			done[r.ObjectName] = true
-		case ctx.Err() != nil || inflight.Retryable(typed) || r.ObjectName == "":
-			failure = r.Err
+		case answer.Code == "" || answer.StatusCode != 0 || inflight.Retryable(typed):
+			failure = r.Err // of the request, or for now
 		default:
 			done[r.ObjectName] = true
 			*refused = append(*refused, typed)

@@ -386,7 +386,11 @@ func (o *object) resolve(ctx context.Context, unknown bool, cause error) (backen
 	case lost && !unknown:
 		return backends.Info{}, cause
 	}
-	return backends.Info{}, o.b.fail("finish", o.key, &lostAnswer{cause})
+	failure := &inflight.Error{Op: "finish", Object: o.b.object(o.key), Err: &lostAnswer{cause}}
+	if typed, ok := errors.AsType[*inflight.Error](cause); ok {
+		failure.Mend = typed.Mend
+	}
+	return backends.Info{}, failure
 }
 
 // lostAnswer is an outcome that is not known. It wraps its cause only where that

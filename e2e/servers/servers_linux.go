@@ -53,6 +53,9 @@ type Config struct {
 	Dir  string // its state; it lives on over a restart
 	// Data is where versitygw keeps the objects; default: below Dir.
 	Data string
+	// DiskMiB gives versitygw a disk of that size for the objects, in a mount
+	// namespace of its own; it is empty again after a restart.
+	DiskMiB int
 	// ReadOnly has versitygw refuse writes.
 	ReadOnly bool
 	// Port is chosen where it is 0.
@@ -149,7 +152,12 @@ func (s *Server) command() ([]string, error) {
 	if s.Kind == VersityGWTLS {
 		args = append(args, "--keep-alive", "--cert", s.CAFile, "--key", filepath.Join(s.Dir, keyFileName))
 	}
-	return append(args, "posix", "--versioning-dir", versions, data), nil
+	args = append(args, "posix", "--versioning-dir", versions, data)
+	if s.DiskMiB > 0 {
+		mount := fmt.Sprintf(`mount -t tmpfs -o size=%dm none "$0" && exec "$@"`, s.DiskMiB)
+		args = append([]string{"unshare", "--map-root-user", "--mount", "sh", "-c", mount, data}, args...)
+	}
+	return args, nil
 }
 
 // weed is one process with master, volume server, filer and S3. All ports are on
