@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/spillway-io/spillway/enginetest"
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -175,7 +177,12 @@ func TestConformanceKill(t *testing.T) {
 	if thorough {
 		o.Rounds = 50
 	}
-	enginetest.Run(t, programs{}, o)
+	for r := range enginetest.Each(t.Context(), programs{}, o) {
+		if r.Skipped == "" {
+			t.Logf("%s: %s", r.Name, r.Tally)
+		}
+		require.NoError(t, r.Err, r.About)
+	}
 }
 
 func (p programs) Run(_ context.Context, j *enginetest.Job) (enginetest.Instance, error) {

@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 		t.Run(fmt.Sprintf("credit=%t", credit), func(t *testing.T) {
 			o := enginetest.Options{BufferSize: bufferSize, Rounds: 3, VirtualTime: true}
 			if os.Getenv("SPILLWAY_CRASH") != "" {
-				o.Rounds = 200
+				o.Rounds = 60
 			}
 			enginetest.Run(t, engine{credit}, o)
 		})
