@@ -108,6 +108,11 @@ func (c *Context) EmitTo(partition int, r Record) { c.t.out[partition].emit(r) }
 // operators pass on the minimum over their channels by themselves.
 func (c *Context) EmitWatermark(ms int64) { c.t.forwardWatermark(ms) }
 
+// Idle says whether event time is not to wait for this source any more, since
+// nothing is coming. It is for sources; operators are idle when all of their
+// channels are.
+func (c *Context) Idle(idle bool) { c.t.setIdle(idle) }
+
 // Busy makes the record at hand take d: the task does nothing else meanwhile,
 // not even take a barrier, as if the call itself had taken so long.
 func (c *Context) Busy(d time.Duration) { c.t.busyUntil = c.Now() + d }

@@ -410,12 +410,7 @@ func (t *task) advanceTime() {
 			low, active = min(low, c.watermark), true
 		}
 	}
-	if idle := !active && !t.allEnded(); idle != t.idle {
-		t.idle = idle
-		for _, p := range t.out {
-			p.status(idle)
-		}
-	}
+	t.setIdle(!active && !t.allEnded())
 	if !active {
 		low = noWatermark
 		for _, c := range t.in.channels {
@@ -429,6 +424,17 @@ func (t *task) advanceTime() {
 	}
 	if low > t.watermark {
 		t.watermark, t.firing = low, true
+	}
+}
+
+// setIdle passes on a change.
+func (t *task) setIdle(idle bool) {
+	if idle == t.idle {
+		return
+	}
+	t.idle = idle
+	for _, p := range t.out {
+		p.status(idle)
 	}
 }
 

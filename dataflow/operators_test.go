@@ -155,3 +155,83 @@ func (o *lateOperator) Timer(c *Context, timer Timer) error {
 	o.fired[n] = c.Now()
 	return nil
 }
+
+// idleSource says that it is idle, becomes active for a late record, and ends.
+type idleSource struct {
+	timerSource
+	step int
+}
+
+func (s *idleSource) Next(c *Context) (Status, error) {
+	s.step++
+	switch s.step {
+	case 1:
+		c.Idle(true)
+		c.Idle(true) // once
+		return Status{Why: NoInput, At: 100 * time.Millisecond}, nil
+	case 2:
+		c.Idle(false)
+		c.Emit(Record{Body: []byte("late")})
+		c.EmitWatermark(40)
+		return Status{Why: NoInput, At: 200 * time.Millisecond}, nil
+	}
+	return Status{Why: Done}, nil
+}
+
+// TestIdle has event time not wait for an idle source, also behind another
+// operator; one that comes back does not turn it back.
+func TestIdle(t *testing.T) {
+	exec := NewSeeded(2)
+	g := NewGraph()
+	g.Source("idle", 1, func(int) Source { return &idleSource{} })
+	pass := FlatMap(func(c *Context, r Record) error { c.EmitTo(0, r); return nil })
+	g.Operator("pass", 2, pass, From("idle", Broadcast()))
+	g.Source("busy", 1, func(int) Source {
+		n := int64(0)
+		return &funcSource{next: func(c *Context) Status {
+			if n++; n > 10 {
+				return Status{Why: NoInput, At: time.Second}
+			}
+			c.EmitWatermark(10 * n)
+			return Status{}
+		}}
+	})
+	var reached []string
+	g.Operator("sink", 1, func(int) Operator { return &watermarkSink{reached: &reached} }, From("pass", Rebalance()), From("busy", Global()))
+	d, err := Deploy(exec, g, Options{}, nil, nil)
+	require.NoError(t, err)
+	d.Start()
+	exec.Run(90 * time.Millisecond)
+	require.Equal(t, "100", reached[len(reached)-1], "before the idle one is back")
+	exec.Run(190 * time.Millisecond)
+	require.Equal(t, []string{"100", "late", "late"}, reached[len(reached)-3:], "40 turns nothing back")
+	d.Stop(inflight.ErrClosed)
+	exec.Run(time.Minute)
+}
+
+// funcSource is a source of one function.
+type funcSource struct {
+	timerSource
+	next func(*Context) Status
+}
+
+func (s *funcSource) Next(c *Context) (Status, error) { return s.next(c), nil }
+
+// watermarkSink writes down what comes to it.
+type watermarkSink struct {
+	Base
+	reached *[]string
+}
+
+func (s *watermarkSink) Process(_ *Context, r Record) error {
+	*s.reached = append(*s.reached, string(r.Body))
+	return nil
+}
+
+func (s *watermarkSink) Watermark(c *Context, ms int64) error {
+	if c.Watermark() != ms {
+		return fmt.Errorf("the watermark is %d, not %d: %w", c.Watermark(), ms, inflight.ErrOrder)
+	}
+	*s.reached = append(*s.reached, fmt.Sprint(ms))
+	return nil
+}
