@@ -24,11 +24,15 @@ import (
 	"github.com/spillway-io/spillway/internal/flinktest"
 )
 
-// faulty is what happens to calls on a store that is opened as "faulty:///dir".
+// faulty is what happens to calls on a store that is opened as "faulty:///dir",
+// on disk, or "faulty://mem/dir", in fuzzStore.
 var faulty wrap.Rule
 
 func init() {
 	backends.Register("faulty", func(_ context.Context, u *url.URL) (backends.Backend, error) {
+		if u.Host == "mem" {
+			return wrap.NewFaults(&folder{fuzzStore, backends.Below(strings.Trim(u.Path, "/")), u.String()}, faulty), nil
+		}
 		return wrap.NewFaults(local.New(u.Path), faulty), nil
 	})
 }
@@ -108,18 +112,23 @@ func TestFlinkRewriteChains(t *testing.T) {
 func TestFlinkInterrupted(t *testing.T) {
 	root := flinktest.Unpack(t, "stateful-heap")
 	t.Cleanup(func() { faulty = wrap.Rule{} })
-	for _, verb := range []string{"compact --file-size 100000", "relocate", "salvage", "convert --to spillway"} {
+	for _, verb := range []string{"compact", "relocate", "salvage", "convert --to spillway"} {
 		var broken, interrupted, whole int
 		for k := 1; whole == 0; k++ {
 			for _, fails := range []bool{false, true} {
+				fuzzStore = mem.New(mem.Options{})
+				store, dst := fuzzStore, "faulty://mem/new/chk-2"
 				dir := filepath.Join(t.TempDir(), "store")
+				if verb == "compact" {
+					dst = "faulty://" + dir + "/new/chk-2"
+				}
 				ctx, cancel := context.WithCancel(t.Context())
 				faulty = wrap.Rule{When: wrap.And(wrap.AtOp(k), wrap.Not(wrap.On(wrap.OpRemove))), Then: wrap.Before(func(wrap.Call) { cancel() })}
 				if fails {
 					faulty.Then = wrap.Fail(inflight.ErrNoSpace)
 				}
 				var stdout, stderr bytes.Buffer
-				args := append(append([]string{"flink"}, strings.Fields(verb)...), root, "faulty://"+dir+"/new/chk-2")
+				args := append(append([]string{"flink"}, strings.Fields(verb)...), root, dst)
 				code := run(ctx, testEnv(&stdout, &stderr), args)
 				cancel()
 				switch code {
@@ -135,8 +144,12 @@ func TestFlinkInterrupted(t *testing.T) {
 				default:
 					require.Fail(t, "exit code", "%s, operation %d: %d: %s", verb, k, code, &stderr)
 				}
-				if entries, err := os.ReadDir(filepath.Join(dir, "new")); err == nil && len(entries) > 0 {
-					mustRun(t, "verify", filepath.Join(dir, "new", "chk-2"))
+				left := contentsOf(t, store)
+				if entries, err := os.ReadDir(filepath.Join(dir, "new")); err == nil {
+					left += len(entries)
+				}
+				if left > 0 {
+					mustRun(t, "verify", strings.NewReplacer("faulty://mem", "fuzz://", "faulty://", "").Replace(dst))
 				} else {
 					require.NotZero(t, code, "%s, operation %d", verb, k)
 				}
@@ -145,6 +158,19 @@ func TestFlinkInterrupted(t *testing.T) {
 		require.Greater(t, broken, 4, verb)
 		require.Greater(t, interrupted, 4, verb)
 	}
+}
+
+// contentsOf counts objects, and what unfinished writers left.
+func contentsOf(t testing.TB, b backends.Backend) (n int) {
+	for _, err := range b.List(t.Context(), "") {
+		require.NoError(t, err)
+		n++
+	}
+	for _, err := range b.Leftovers(t.Context(), "") {
+		require.NoError(t, err)
+		n++
+	}
+	return n
 }
 
 // toStore copies a directory into a store in memory, below a folder.
@@ -236,17 +262,37 @@ func TestFlinkRunning(t *testing.T) {
 			put(t, fuzzStore, strings.Replace(info.Name, "chk-3", d, 1), p)
 		}
 	}
-	for _, command := range []string{"verify", "show", "dump", "du", "channels"} {
-		require.Contains(t, mustRun(t, command, "fuzz:///resume"), map[bool]string{true: "chk-5", false: "checkpoint 5"}[command == "dump"])
+	t.Cleanup(func() { faulty = wrap.Rule{} })
+	all := fuzzStore.Snapshot()
+	gone := false
+	retire := func() {
+		gone = false
+		faulty = wrap.Rule{When: wrap.And(wrap.On(wrap.OpOpen, wrap.OpStat), wrap.NameHas("chk-5/f")), Then: wrap.Before(func(wrap.Call) {
+			if !gone {
+				require.NoError(t, fuzzStore.RemoveAll(t.Context(), "resume/chk-5"))
+			}
+			gone = true
+		})}
 	}
-	require.NoError(t, fuzzStore.RemoveAll(t.Context(), "resume/chk-5"))
-	require.Contains(t, mustRun(t, "verify", "fuzz:///resume"), "checkpoint 4")
+	for _, command := range []string{"verify", "verify --all", "show", "dump", "du", "channels"} {
+		fuzzStore.Restore(all)
+		retire()
+		out := mustRun(t, append(strings.Fields(command), "faulty://mem/resume")...)
+		require.True(t, gone)
+		require.Contains(t, out, map[bool]string{true: "chk-4", false: "checkpoint 4"}[command == "dump"])
+		require.NotContains(t, out, "checkpoint 5")
+	}
+	fuzzStore.Restore(all)
+	retire()
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, 2, run(t.Context(), testEnv(&stdout, &stderr), []string{"verify", "faulty://mem/resume/chk-5"}))
+	require.Contains(t, stderr.String(), "retired while it was being read")
 }
 
 // TestFlinkDamagedAnyhow changes checkpoints at random: every command says what
 // is wrong in order, or nothing.
 func TestFlinkDamagedAnyhow(t *testing.T) {
-	n := 40
+	n := 12
 	if os.Getenv("SPILLWAY_CRASH") != "" {
 		n = 3000
 	}
