@@ -136,7 +136,7 @@ func (c *coordinator) begin(r request) {
 		c.skip(how)
 		return
 	}
-	slot, err := c.store.Begin()
+	slot, err := c.store.Begin(how.Reason)
 	if err != nil {
 		c.a.fail(err)
 		return

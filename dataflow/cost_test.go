@@ -32,7 +32,7 @@ func (s *nullStore) Start(inflight.CheckpointID, StartOptions) (Capture, error) 
 	return &nullCapture{exec: s.exec, left: 2}, nil
 }
 
-func (s *nullStore) Begin() (Slot, error) {
+func (s *nullStore) Begin(string) (Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.id++

@@ -83,7 +83,7 @@ func (s *memStore) Base() (inflight.CheckpointID, bool) {
 	return s.base.ID, true
 }
 
-func (s *memStore) Begin() (Slot, error) {
+func (s *memStore) Begin(string) (Slot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := s.next

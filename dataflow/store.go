@@ -10,8 +10,9 @@ import (
 // than all before.
 type Store interface {
 	Epoch() inflight.Epoch
-	// Begin begins the next checkpoint. It does no I/O.
-	Begin() (Slot, error)
+	// Begin begins the next checkpoint, which goes as it does for a reason, if
+	// there is one to record. It does no I/O.
+	Begin(reason string) (Slot, error)
 	// Retire lets what is no longer kept be deleted. It does not wait for that:
 	// deleting is never on the path of a checkpoint.
 	Retire()

@@ -16,8 +16,9 @@ const maxStats = 64 << 20
 type CheckpointStats struct {
 	ID        inflight.CheckpointID `json:"id"`
 	State     string                `json:"state"`
-	Reason    string                `json:"reason,omitempty"` // of failed, declined, aborted
-	Kind      string                `json:"kind,omitempty"`   // checkpoint, savepoint
+	Reason    string                `json:"reason,omitempty"`   // of failed, declined, aborted
+	Decision  string                `json:"decision,omitempty"` // why it went as it did, if that was decided
+	Kind      string                `json:"kind,omitempty"`     // checkpoint, savepoint
 	Alignment Alignment             `json:"alignment,omitempty"`
 	Triggered string                `json:"triggered,omitempty"` // RFC 3339
 	// DurationMS runs to the durable manifest, AckMS to the last acknowledgement.

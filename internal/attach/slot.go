@@ -15,9 +15,10 @@ import (
 
 // slot is a checkpoint that has been begun. It implements dataflow.Slot.
 type slot struct {
-	s       *store
-	pending *catalog.Pending
-	begun   time.Time
+	s        *store
+	pending  *catalog.Pending
+	begun    time.Time
+	decision string // why it went as it did
 
 	// Guarded by store.mu.
 	captures  map[inflight.Task]*capture

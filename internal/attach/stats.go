@@ -19,7 +19,7 @@ func (k *slot) stats(state catalog.State, reason string) *statistics {
 		kind = catalog.SlotSavepoint
 	}
 	k.s.mu.Unlock()
-	s := &statistics{format.CheckpointStats{ID: k.ID(), State: string(state), Reason: reason, Kind: kind,
+	s := &statistics{format.CheckpointStats{ID: k.ID(), State: string(state), Reason: reason, Decision: k.decision, Kind: kind,
 		Triggered: k.begun.UTC().Format(time.RFC3339Nano), DurationMS: ms(now.Sub(k.begun))}}
 	if k.acked.IsZero() {
 		return s

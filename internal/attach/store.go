@@ -107,14 +107,14 @@ func (s *store) writer(t inflight.Task) *captureWriter {
 }
 
 // Begin implements dataflow.Store.
-func (s *store) Begin() (dataflow.Slot, error) {
+func (s *store) Begin(reason string) (dataflow.Slot, error) {
 	p, err := s.coord.Begin()
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return nil, cmp.Or(s.over, err)
 	}
-	k := &slot{s: s, pending: p, begun: time.Now(), captures: map[inflight.Task]*capture{}}
+	k := &slot{s: s, pending: p, begun: time.Now(), decision: reason, captures: map[inflight.Task]*capture{}}
 	s.mu.Lock()
 	s.slots[p.ID()] = k
 	finished := s.finished

@@ -50,6 +50,7 @@ type world struct {
 	procs    []*process
 	at       *process
 	zombies  bool // the last incarnation goes on
+	alone    bool // none does
 	soon     bool // a settling is on the agenda
 	opening  bool
 	writers  int // of engines at work
@@ -69,7 +70,10 @@ type world struct {
 	proven       int
 	red          []string
 	noted        func(string)
-	plant        func(*simCapture, inflight.Address, inflight.Pos, []inflight.Buffer) (inflight.Address, inflight.Pos, []inflight.Buffer)
+	// plant changes what is captured, refused is told which checkpoints were not
+	// committed since they were damaged; nil: nothing, nobody.
+	plant   func(c *simCapture, d *data)
+	refused map[inflight.CheckpointID]bool
 }
 
 // evidence is what was proven of a committed checkpoint.
@@ -124,7 +128,7 @@ func (undying) Close() error { return nil }
 
 // newWorld makes the world of a seed.
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0x3a17)), began: time.Now(), airborne: map[uint64]bool{}, aliases: map[string]string{}, files: map[string]int{}, committed: map[inflight.CheckpointID]*evidence{}, incarnations: map[inflight.Epoch]*incarnation{}}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0x3a17)), began: time.Now(), airborne: map[uint64]bool{}, aliases: map[string]string{}, files: map[string]int{}, refused: map[inflight.CheckpointID]bool{}, committed: map[inflight.CheckpointID]*evidence{}, incarnations: map[inflight.Epoch]*incarnation{}}
 	r := w.rng
 	w.disk = mem.New(mem.Options{ObjectStore: r.IntN(2) == 0, HeldUntilFinish: r.IntN(3) == 0})
 	w.slow = time.Duration(1+r.IntN(2000)) * time.Microsecond
@@ -329,7 +333,7 @@ func (w *world) end(p *process, key string, give func()) {
 // zombie decides that an incarnation goes on beside the next one. If it does not,
 // everything stops; open decides what is left.
 func (w *world) zombie() bool {
-	w.zombies = w.rng.IntN(4) == 0
+	w.zombies = !w.alone && w.rng.IntN(4) == 0
 	return w.zombies
 }
 
@@ -585,8 +589,8 @@ type simStore struct {
 	n *incarnation
 }
 
-func (s *simStore) Begin() (dataflow.Slot, error) {
-	k, err := s.Store.Begin()
+func (s *simStore) Begin(reason string) (dataflow.Slot, error) {
+	k, err := s.Store.Begin(reason)
 	if err != nil {
 		return nil, err
 	}
@@ -612,8 +616,11 @@ type simSlot struct {
 
 func (k *simSlot) Commit(c dataflow.Completed, done func(dataflow.Committed, error)) {
 	k.Slot.Commit(c, func(d dataflow.Committed, err error) {
-		if err == nil {
+		switch {
+		case err == nil:
 			k.p.w.prove(k.ID())
+		case errors.Is(err, dataflow.ErrCheckFailed):
+			k.p.w.refused[k.ID()] = true
 		}
 		k.p.w.end(k.p, fmt.Sprint("commit ", k.ID()), func() { done(d, err) })
 	})
@@ -658,6 +665,7 @@ type simCapture struct {
 	t    inflight.Task
 	id   inflight.CheckpointID
 	cuts func([]inflight.Cut) []inflight.Cut // of a planted fault; nil: as they are
+	told bool                                // the cuts
 }
 
 // buffer is released when the world settles.
@@ -673,18 +681,25 @@ func (b *buffer) Release() {
 	b.w.released = append(b.w.released, b)
 }
 
+// data is what is captured by one call.
+type data struct {
+	addr inflight.Address
+	pos  inflight.Pos
+	bufs []inflight.Buffer
+}
+
 // take hands data over.
-func (c *simCapture) take(a inflight.Address, pos inflight.Pos, bufs []inflight.Buffer) {
+func (c *simCapture) take(d data) {
 	w := c.p.w
 	if w.plant != nil {
-		a, pos, bufs = w.plant(c, a, pos, bufs)
+		w.plant(c, &d)
 	}
-	bufs = w.lend(bufs)
-	switch a.Side {
+	bufs := w.lend(d.bufs)
+	switch d.addr.Side {
 	case inflight.Input:
-		c.Capture.Input(a.Input, pos, bufs...)
+		c.Capture.Input(d.addr.Input, d.pos, bufs...)
 	case inflight.Output:
-		c.Capture.Output(a.Output, pos, bufs...)
+		c.Capture.Output(d.addr.Output, d.pos, bufs...)
 	}
 	w.touched()
 }
@@ -699,11 +714,11 @@ func (w *world) lend(bufs []inflight.Buffer) []inflight.Buffer {
 }
 
 func (c *simCapture) Input(ch inflight.InputChannel, pos inflight.Pos, bufs ...inflight.Buffer) {
-	c.take(ch.Address(), pos, bufs)
+	c.take(data{ch.Address(), pos, bufs})
 }
 
 func (c *simCapture) Output(sub inflight.Subpartition, pos inflight.Pos, bufs ...inflight.Buffer) {
-	c.take(sub.Address(), pos, bufs)
+	c.take(data{sub.Address(), pos, bufs})
 }
 
 func (c *simCapture) State(name inflight.StateName, bufs ...inflight.Buffer) {
@@ -712,6 +727,7 @@ func (c *simCapture) State(name inflight.StateName, bufs ...inflight.Buffer) {
 }
 
 func (c *simCapture) Cuts(cuts ...inflight.Cut) {
+	c.told = true
 	if c.cuts != nil {
 		cuts = c.cuts(slices.Clone(cuts))
 	}
