@@ -40,7 +40,6 @@ type trial struct {
 	tally *Tally
 	suite *suite
 
-	end      context.CancelFunc
 	job      Job
 	truth    backends.Backend                        // the store, without faults
 	reported inflight.CheckpointID                   // the newest checkpoint that an instance called complete; 0: none
