@@ -57,6 +57,9 @@ type Options struct {
 	// Capacity is how many bytes the queues and the partial records of the job
 	// can hold; a checkpoint that holds much more is not committed. May be nil.
 	Capacity func() int64
+	// Accounted is told what a completed checkpoint holds of each connection; may
+	// be nil.
+	Accounted func(inflight.CheckpointID, []reader.Flow)
 	// BeforeCommit looks at a checkpoint that is durable and not committed, and
 	// fails it with an error; may be nil.
 	BeforeCommit func(context.Context, *format.Manifest, []dataflow.Ack) error

@@ -74,9 +74,13 @@ func (c *completion) base(ctx context.Context, m *format.Manifest, dir string) {
 }
 
 // accept makes the checkpoint that was checked the last one.
-func (c *completion) accept() {
-	if c.next != nil {
-		c.last, c.next = c.next, nil
+func (c *completion) accept(id inflight.CheckpointID) {
+	if c.next == nil {
+		return
+	}
+	c.last, c.next = c.next, nil
+	if c.j.o.Accounted != nil {
+		c.j.o.Accounted(id, c.last.flows)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -49,7 +48,7 @@ func simulate(t *testing.T, seed uint64, adjust func(*dataflow.SimulationPlan), 
 		if prepare != nil {
 			prepare(w)
 		}
-		res = dataflow.Simulation{Seed: seed, Limit: 3 * time.Minute, Open: w.open, Zombie: w.zombie, Again: inflight.Retryable,
+		res = dataflow.Simulation{Seed: seed, Limit: w.limit, Open: w.open, Zombie: w.zombie, Again: inflight.Retryable,
 			Adjust: func(p *dataflow.SimulationPlan) {
 				if adjust != nil {
 					adjust(p)

@@ -78,7 +78,7 @@ func (k *slot) decide(c dataflow.Completed) error {
 		err = k.pending.Commit(ctx, m)
 	}
 	if err == nil {
-		k.s.check.accept()
+		k.s.check.accept(k.ID())
 		return nil
 	}
 	reason := dataflow.ReasonCommit
@@ -90,7 +90,7 @@ func (k *slot) decide(c dataflow.Completed) error {
 		committed, abortErr := k.pending.Abort(k.s.life, cause)
 		switch {
 		case committed:
-			k.s.check.accept()
+			k.s.check.accept(k.ID())
 			return nil
 		case abortErr == nil:
 			k.settled = true

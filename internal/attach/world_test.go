@@ -51,6 +51,7 @@ type world struct {
 	at       *process
 	zombies  bool // the last incarnation goes on
 	alone    bool // none does
+	limit    time.Duration
 	soon     bool // a settling is on the agenda
 	opening  bool
 	writers  int // of engines at work
@@ -128,7 +129,7 @@ func (undying) Close() error { return nil }
 
 // newWorld makes the world of a seed.
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0x3a17)), began: time.Now(), airborne: map[uint64]bool{}, aliases: map[string]string{}, files: map[string]int{}, refused: map[inflight.CheckpointID]bool{}, committed: map[inflight.CheckpointID]*evidence{}, incarnations: map[inflight.Epoch]*incarnation{}}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0x3a17)), began: time.Now(), limit: 30 * time.Second, airborne: map[uint64]bool{}, aliases: map[string]string{}, files: map[string]int{}, refused: map[inflight.CheckpointID]bool{}, committed: map[inflight.CheckpointID]*evidence{}, incarnations: map[inflight.Epoch]*incarnation{}}
 	r := w.rng
 	w.disk = mem.New(mem.Options{ObjectStore: r.IntN(2) == 0, HeldUntilFinish: r.IntN(3) == 0})
 	w.slow = time.Duration(1+r.IntN(2000)) * time.Microsecond
@@ -139,7 +140,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.opt.Name = job
 	w.opt.Catalog.Retained = 1 + r.IntN(3)
 	w.opt.Writer = writer.Options{
-		TasksPerFile: []int{1, 2, 5, 100}[r.IntN(4)], SealLinger: []time.Duration{time.Nanosecond, time.Millisecond, 0}[r.IntN(3)],
+		TasksPerFile: []int{1, 2, 5, 100}[r.IntN(4)], SealLinger: []time.Duration{time.Nanosecond, time.Millisecond, 4 * time.Millisecond}[r.IntN(3)],
 		TargetFileSize: []int64{0, 0, 4 << 10}[r.IntN(3)], Codec: []format.Codec{format.CodecNone, format.CodecAuto}[r.IntN(2)],
 		BlockSize: 16 << 10,
 	}
