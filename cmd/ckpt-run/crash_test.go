@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,8 +30,8 @@ import (
 // thorough asks for the long form of a test.
 var thorough = os.Getenv("SPILLWAY_CRASH") != ""
 
-// The scheme of a store whose process stops itself, as by SIGSTOP, at an
-// operation: pausing:///dir?at=12, or ?at=12&after=1 behind it.
+// The scheme of a store that has its process stopped at an operation: it says
+// so, and goes on after SIGUSR1. pausing:///dir?at=12, or ?at=12&after=1 behind it.
 func init() {
 	backends.Register("pausing", func(ctx context.Context, u *url.URL) (backends.Backend, error) {
 		b, err := backends.Open(ctx, u.Path)
@@ -46,10 +47,10 @@ func init() {
 			if after {
 				err = do()
 			}
+			awake := make(chan os.Signal, 1)
+			signal.Notify(awake, syscall.SIGUSR1)
 			fmt.Fprintln(os.Stderr, "pausing")
-			if e := syscall.Kill(os.Getpid(), syscall.SIGSTOP); e != nil {
-				return e
-			}
+			<-awake
 			if !after {
 				err = do()
 			}
@@ -255,11 +256,13 @@ func TestZombie(t *testing.T) {
 			r.exact() // it had no such operation
 			continue
 		}
+		require.NoError(t, zombie.Process.Signal(syscall.SIGSTOP))
 		heir := r.start(r.store, "--restore", "latest")
 		code, last := heir.end()
 		require.Zero(t, code, last)
 		before := r.files()
 		require.NoError(t, zombie.Process.Signal(syscall.SIGCONT))
+		require.NoError(t, zombie.Process.Signal(syscall.SIGUSR1))
 		code, last = zombie.end()
 		switch {
 		case code == 1:
