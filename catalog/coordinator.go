@@ -86,6 +86,22 @@ func (c *Coordinator) Err() error {
 	return c.err
 }
 
+// Superseded reports whether the newest entry of the log is another
+// coordinator's. Where it is not, ErrFenced came of a directory alone: a
+// coordinator that this one has superseded, or one that died, has begun a file
+// late. Whoever starts anew stands above that.
+func (c *Coordinator) Superseded(ctx context.Context) (bool, error) {
+	v, err := c.log.scan(ctx)
+	if err != nil {
+		return false, err
+	}
+	m, err := c.log.readSlot(ctx, inflight.CheckpointID(max(v.top(), 0)))
+	if err != nil {
+		return false, err
+	}
+	return m.Attempt != c.Attempt(), nil
+}
+
 // ReplayDone releases the base: every subtask has replayed it, so it stays only
 // as long as it is retained like any other.
 func (c *Coordinator) ReplayDone() {
