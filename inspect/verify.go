@@ -86,6 +86,11 @@ func (i *Inspector) Verify(ctx context.Context, t *Target, o VerifyOptions, repo
 		} else {
 			v, _, err = i.verifyDir(ctx, t, job, dir, o)
 		}
+		if err == nil && !t.Flink && t.Kind != TargetCheckpoint {
+			var above []inflight.Finding
+			above, err = damagedAbove(ctx, t, job)
+			v.Findings = append(v.Findings, above...)
+		}
 		if err != nil {
 			return gone(t, err), false, err
 		}
@@ -119,7 +124,32 @@ func (i *Inspector) verifyDir(ctx context.Context, t *Target, job, dir string, o
 	}
 	f := findingOf(err, path.Join(dir, format.ManifestName))
 	f.Object = onBackend(t.Backend, f.Object)
+	if f.Code == reader.CodeUnreadable { // what stands in its place is no file
+		f.Code = catalog.CodeSlotDamaged
+	}
 	return &Verification{Name: "checkpoint in " + dir, Findings: []inflight.Finding{f}}, nil, nil
+}
+
+// damagedAbove returns findings about damaged slots above the newest entry of a
+// job, where something else than a file stands in the place of an entry.
+func damagedAbove(ctx context.Context, t *Target, job string) (findings []inflight.Finding, err error) {
+	log, err := t.log(job)
+	if err != nil {
+		return nil, err
+	}
+	slots, err := log.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range slices.Backward(slots) {
+		switch {
+		case s.Manifest != nil:
+			return findings, nil
+		case s.State == catalog.StateDamaged:
+			findings = append(findings, s.Findings...)
+		}
+	}
+	return findings, nil
 }
 
 // verifySlot describes a slot that holds no checkpoint, which why says.

@@ -156,11 +156,14 @@ func TestManifestThatIsNoFile(t *testing.T) {
 			slot := filepath.Join(dir, "words", "chk-0000000002")
 			require.NoError(t, os.MkdirAll(slot, 0o700))
 			require.NoError(t, put(filepath.Join(slot, "_manifest.json")))
-			for _, args := range [][]string{{"ls", dir}, {"verify", "--all", dir}, {"verify", slot}} {
+			for _, args := range [][]string{{"ls", dir}, {"verify", "--all", dir}, {"verify", filepath.Dir(slot)}, {"verify", slot}} {
 				var out, errs strings.Builder
 				code := run(t.Context(), env{stdout: &out, stderr: &errs, now: time.Now}, args)
 				require.Equal(t, inspect.ExitFindings, code, "%s: %s%s", args, &out, &errs)
 				require.Contains(t, out.String(), "chk-0000000002/_manifest.json", "%s", args)
+				if args[0] == "verify" {
+					require.Contains(t, out.String(), "manifest-damaged")
+				}
 			}
 		})
 	}
