@@ -314,14 +314,18 @@ func TestPermissionText(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p pipelines
-		for _, pause := range []time.Duration{firstPause, 4 * firstPause, lastPause, lastPause, lastPause, lastPause} {
-			p.failed()
+		for _, pause := range []time.Duration{firstPause, 8 * firstPause, lastPause, lastPause, lastPause} {
 			begun := time.Now()
+			time.Sleep(time.Millisecond)
+			for range 5 { // under way together
+				p.failed(begun)
+			}
+			begun = time.Now()
 			require.NoError(t, p.wait(t.Context()))
 			require.GreaterOrEqual(t, time.Since(begun), pause/2)
 			require.LessOrEqual(t, time.Since(begun), pause)
 		}
-		p.failed()
+		p.failed(time.Now())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, p.wait(ctx), context.DeadlineExceeded)

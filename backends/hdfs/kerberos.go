@@ -134,8 +134,8 @@ func (k *kerberos) fromCache(conf *config.Config) (*krb.Client, error) {
 // loadCache reads a ticket cache. The library indexes into it without looking.
 func loadCache(path string) (c *credentials.CCache, err error) {
 	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%s is no ticket cache: %v", path, r)
+		if recover() != nil {
+			err = fmt.Errorf("%s is not one", path)
 		}
 	}()
 	return credentials.LoadCCache(path)

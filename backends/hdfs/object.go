@@ -40,6 +40,7 @@ type object struct {
 	temp   string // that is renamed
 	file   string // that is written: temp, or a file in it
 	folder bool   // temp is a folder
+	begun  time.Time
 
 	state atomic.Int32
 
@@ -70,7 +71,7 @@ func (b *Backend) Create(ctx context.Context, name string, opt backends.CreateOp
 		if err != nil {
 			return nil, err
 		}
-		o := &object{b: b, name: name, final: b.at(name), folder: folder, client: c}
+		o := &object{b: b, name: name, final: b.at(name), folder: folder, begun: time.Now(), client: c}
 		_, err = run(ctx, c, func(*client) (any, error) { return nil, o.begin() })
 		switch {
 		case err == nil:
@@ -222,7 +223,7 @@ func (o *object) lost(op string, err error) error {
 	case !inflight.Retryable(err), !o.client.byDatanode(err):
 		return err
 	}
-	o.b.pipelines.failed()
+	o.b.pipelines.failed(o.begun)
 	return o.b.ifFull(ctx, op, o.name, err)
 }
 
@@ -406,26 +407,33 @@ func (o *object) closedError(op string) error {
 type pipelines struct {
 	mu    sync.Mutex
 	count int
+	last  time.Time // an object failed
 	until time.Time
 }
 
 const (
 	firstPause = time.Second
-	lastPause  = 16 * time.Second
+	lastPause  = 30 * time.Second // after that a namenode does not write to a datanode that it does not hear of
 )
 
-func (p *pipelines) failed() {
+// failed is told when the object that failed was begun: of several that were
+// under way together only one counts.
+func (p *pipelines) failed(begun time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pause := min(firstPause<<(2*min(p.count, 4)), lastPause)
+	if begun.Before(p.last) {
+		return
+	}
+	pause := min(firstPause<<(3*min(p.count, 3)), lastPause)
 	p.count++
-	p.until = time.Now().Add(pause/2 + rand.N(pause/2))
+	p.last = time.Now()
+	p.until = p.last.Add(pause/2 + rand.N(pause/2))
 }
 
 func (p *pipelines) worked() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.count, p.until = 0, time.Time{}
+	p.count, p.last, p.until = 0, time.Time{}, time.Time{}
 }
 
 func (p *pipelines) wait(ctx context.Context) error {

@@ -131,7 +131,7 @@ func TestKerberosRefused(t *testing.T) {
 	})
 	t.Run("no protection", func(t *testing.T) {
 		b := c.open(t, "/tmp/alice", func(o *hdfs.Options) {
-			o.Keytab, o.Conf = c.env["KEYTAB_ALICE"], map[string]string{"dfs.namenode.kerberos.principal": "hdfs/_HOST"}
+			o.User, o.Keytab, o.Conf = "", c.env["KEYTAB_ALICE"], map[string]string{"dfs.namenode.kerberos.principal": "hdfs/_HOST"}
 		})
 		wants(t, put(t.Context(), b, "x", []byte("x"), backends.CreateOptions{}), inflight.ErrUnavailable, true, "dfs.data.transfer.protection")
 	})
@@ -158,7 +158,7 @@ func TestProtection(t *testing.T) {
 			c.up(t).conf(t, "ALICE")
 			wants(t, use(t, "hdfs:///tmp/alice"), inflight.ErrConfig, false, text, "AES")
 			unset := c.open(t, "/tmp/alice", func(o *hdfs.Options) {
-				o.Keytab = c.env["KEYTAB_ALICE"]
+				o.User, o.Keytab = "", c.env["KEYTAB_ALICE"]
 				o.Conf = map[string]string{"dfs.namenode.kerberos.principal": "hdfs/_HOST", "dfs.data.transfer.protection": "authentication"}
 			})
 			wants(t, put(t.Context(), unset, "x", []byte("x"), backends.CreateOptions{}), inflight.ErrConfig, false, text, "AES")

@@ -59,10 +59,6 @@ final class Control {
       Secure.kinit(q.get("principal"), q.get("keytab"), q.get("cache"));
       return text("ok");
     });
-    verbs.put("/kdc/stop", (q, body) -> {
-      Secure.stop();
-      return text("ok");
-    });
   }
 
   static int start(MiniDFSCluster cluster) throws IOException {
@@ -189,6 +185,7 @@ final class Control {
     try {
       Verb verb = verbs.get(x.getRequestURI().getPath());
       if (verb == null) throw new IllegalArgumentException("known: " + Arrays.toString(List.copyOf(verbs.keySet()).toArray()));
+      Secure.login();
       answer = verb.answer(query(x), x.getRequestBody());
     } catch (Throwable t) {
       StringWriter trace = new StringWriter();

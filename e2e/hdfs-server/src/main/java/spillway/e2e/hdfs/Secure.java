@@ -55,9 +55,9 @@ final class Secure {
     client.storeTicket(client.requestTgt(principal + "@" + kdc.getRealm(), new File(keytab)), new File(cache));
   }
 
-  /** stop and start are for what happens without a KDC. */
-  static void stop() {
-    kdc.stop();
+  /** login gets a new ticket for the cluster itself, where there is a KDC. */
+  static void login() throws IOException {
+    if (kdc != null) UserGroupInformation.getLoginUser().checkTGTAndReloginFromKeytab();
   }
 
   private static void settings(Configuration conf, File keytab) {
@@ -81,6 +81,7 @@ final class Secure {
     conf.set("hadoop.ssl.server.conf", "ssl-server.xml");
     conf.set("hadoop.ssl.client.conf", "ssl-client.xml");
     conf.set("ipc.client.connect.max.retries.on.sasl", "3");
+    conf.set("hadoop.kerberos.min.seconds.before.relogin", "0");
   }
 
   /** stores makes the keystore and truststore that secure mode wants for its web pages; dir is on the class path. */

@@ -1,0 +1,247 @@
+package hdfs_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/backends/hdfs"
+	"github.com/spillway-io/spillway/backends/local"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/writer"
+)
+
+// build builds a program of ours, once for all tests.
+var build = func() func(t *testing.T, pkg string) string {
+	var mu sync.Mutex
+	built := map[string]string{}
+	return func(t *testing.T, pkg string) string {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		if built[pkg] == "" {
+			dir, err := os.MkdirTemp("", "e2e-hdfs-bin-")
+			require.NoError(t, err)
+			built[pkg] = filepath.Join(dir, filepath.Base(pkg))
+			out, err := exec.CommandContext(t.Context(), "go", "build", "-o", built[pkg], "github.com/spillway-io/spillway/"+pkg).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
+		return built[pkg]
+	}
+}()
+
+// text returns words, and how often each occurs, as the example prints them.
+func text(words int) (input, output string) {
+	counts := map[string]int{}
+	var b strings.Builder
+	for i := range words {
+		word := fmt.Sprintf("word%d", (i*i+i/7)%40)
+		counts[word]++
+		b.WriteString(word + " \n"[i%2:i%2+1])
+	}
+	for _, word := range slices.Sorted(maps.Keys(counts)) {
+		output += fmt.Sprintf("%s\t%d\n", word, counts[word])
+	}
+	return b.String(), output
+}
+
+// TestCrashKill kills the example pipeline with -9 at random moments, restores it
+// from HDFS, and compares what it counts when it comes to an end.
+func TestCrashKill(t *testing.T) {
+	c := one.up(t)
+	lines := build(t, "examples/lines")
+	kills := 6
+	if full() {
+		kills = 60
+	}
+	input, want := text(1500)
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	require.NoError(t, os.WriteFile(in, []byte(input), 0o600))
+	store := c.url("flink", c.tree())
+	for killed, ended := 0, 0; killed < kills || ended == 0; {
+		run := exec.CommandContext(t.Context(), lines, "--store", store, "--input", in, "--output", out, "--restore", "latest", "--interval", "50ms", "--sleep", "1ms")
+		var said bytes.Buffer
+		run.Stderr = &said
+		require.NoError(t, run.Start())
+		if killed < kills {
+			time.AfterFunc(time.Duration(100+rand.IntN(900))*time.Millisecond, func() { _ = run.Process.Kill() }) // or it has ended
+		}
+		_ = run.Wait() // the code tells
+		if code := run.ProcessState.ExitCode(); code == -1 {
+			killed++
+			continue
+		} else {
+			require.Zero(t, code, said.String())
+		}
+		got, err := os.ReadFile(out)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+		require.NoError(t, os.Remove(out))
+		ended++
+		store = c.url("flink", c.tree())
+	}
+}
+
+// copyTo copies all objects. Manifests are created exclusively, so that HDFS has
+// them in its own form.
+func copyTo(t *testing.T, from, to backends.Backend) {
+	for info, err := range from.List(t.Context(), "") {
+		require.NoError(t, err)
+		data, err := get(t.Context(), from, info.Name)
+		require.NoError(t, err)
+		require.NoError(t, put(t.Context(), to, info.Name, data, backends.CreateOptions{Exclusive: strings.HasSuffix(info.Name, "_manifest.json")}))
+	}
+}
+
+// TestInspect compares what the inspector says of the same checkpoints on disk and
+// on HDFS: the same, but for the URL.
+func TestInspect(t *testing.T) {
+	c := one.up(t)
+	lines, inspect := build(t, "examples/lines"), build(t, "cmd/ckpt-inspect")
+	input, _ := text(400)
+	dir := t.TempDir()
+	disk := filepath.Join(dir, "disk")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "in"), []byte(input), 0o600))
+	out, err := exec.CommandContext(t.Context(), lines, "--store", disk, "--input", filepath.Join(dir, "in"), "--output", filepath.Join(dir, "out"), "--interval", "30ms").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	root := c.tree()
+	store := c.url("flink", root)
+	copyTo(t, local.New(disk), c.open(t, root, nil))
+	age := regexp.MustCompile(`"age_ms":\d+`)
+	run := func(store string, args ...string) (string, int) {
+		cmd := exec.CommandContext(t.Context(), inspect, append(args, "--json", store+"/lines")...)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run() // the code tells
+		require.Empty(t, stderr.String(), args)
+		return age.ReplaceAllString(stdout.String(), `"age_ms":0`), cmd.ProcessState.ExitCode()
+	}
+	for _, args := range [][]string{{"ls"}, {"show"}, {"verify"}, {"channels"}, {"du"}, {"dump"}, {"roundtrip"}, {"gc", "--dry-run"}} {
+		t.Run(args[0], func(t *testing.T) {
+			onDisk, code := run(disk, args...)
+			require.Zero(t, code)
+			require.True(t, onDisk != "" || args[0] == "verify")
+			onHDFS, code := run(store, args...)
+			require.Zero(t, code)
+			for _, u := range []string{store, "file://" + disk, disk} {
+				onDisk, onHDFS = strings.ReplaceAll(onDisk, u, "URL"), strings.ReplaceAll(onHDFS, u, "URL")
+			}
+			require.Equal(t, onDisk, onHDFS)
+		})
+	}
+	// And as a copy with Hadoop's tools has it.
+	copied := filepath.Join(dir, "copied")
+	for info, err := range local.New(disk).List(t.Context(), "") {
+		require.NoError(t, err)
+		name := info.Name
+		if strings.HasSuffix(name, "_manifest.json") {
+			name += "/o"
+		}
+		require.NoError(t, os.MkdirAll(filepath.Join(copied, filepath.Dir(name)), 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(copied, name), c.post(t, nil, "cat", "path", root+"/"+name), 0o600))
+	}
+	text, code := run(copied, "verify", "--all")
+	require.Zero(t, code, text)
+}
+
+// TestCheck runs the acceptance suite as a user does.
+func TestCheck(t *testing.T) {
+	c := one.up(t)
+	inspect := build(t, "cmd/ckpt-inspect")
+	root := c.tree()
+	c.control(t, "mkdirs", "path", root, "owner", "flink")
+	out, err := exec.CommandContext(t.Context(), inspect, "backend-check", c.url("flink", root)).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "exclusive create")
+	require.Contains(t, string(out), ", 0 failed,")
+	t.Logf("%s", out)
+}
+
+// capture captures size bytes as one subtask, in buffers.
+func capture(t testing.TB, b backends.Backend, size int, o writer.Options) error {
+	o.Backend, o.Job = b, "job"
+	pool, err := writer.NewPool(o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, pool.Close()) }()
+	w, err := pool.Writer(inflight.Task{Vertex: "v"})
+	require.NoError(t, err)
+	c, err := w.Start(1, writer.StartOptions{Attempt: "attempt"})
+	require.NoError(t, err)
+	buffer := pattern(5, 32<<10)
+	for at := 0; at < size; at += len(buffer) {
+		if err := pool.WaitRoom(t.Context(), int64(len(buffer))); err != nil {
+			return err
+		}
+		c.Input(inflight.InputChannel{}, inflight.Pos{Offset: uint64(at)}, inflight.Bytes(buffer))
+	}
+	c.FinishInput()
+	c.FinishOutput()
+	<-c.Done()
+	_, err = c.Handle()
+	return err
+}
+
+// TestRewritten kills a datanode while files are captured: their bytes are still
+// held, and are written again, so that the capture is complete all the same.
+func TestRewritten(t *testing.T) {
+	c := three.up(t)
+	root := c.tree()
+	var retried sync.Map
+	n := new(network)
+	b := c.open(t, root, func(o *hdfs.Options) { o.Dial = n.dial })
+	killed := make(chan struct{})
+	go func() {
+		defer close(killed)
+		for range 200 {
+			if open := strings.Fields(c.control(t, "open", "path", root)); len(open) > 0 {
+				if nodes := strings.Fields(c.control(t, "blocks", "path", open[0])); len(nodes) > 0 {
+					c.control(t, "dn/kill", "port", strings.TrimPrefix(nodes[len(nodes)-1], "127.0.0.1:"))
+					return
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() { c.control(t, "dn/restart") })
+	begun := time.Now()
+	err := capture(t, b, 96<<20, writer.Options{MaxBuffered: 64 << 20, TargetFileSize: 32 << 20, Codec: format.CodecNone, Observer: observer(func(e inflight.Event) {
+		if e.Name == inflight.EventFileRetried {
+			retried.Store(time.Since(begun), e.Err)
+		}
+	})})
+	<-killed
+	require.NoError(t, err)
+	count := 0
+	retried.Range(func(at, err any) bool {
+		count++
+		t.Log(at, err)
+		require.True(t, inflight.Retryable(err.(error)))
+		return true
+	})
+	require.Positive(t, count, "no file was written again")
+	require.Empty(t, leftovers(t, b))
+	var size int64
+	for info, err := range b.List(t.Context(), "") {
+		require.NoError(t, err)
+		size += info.Size
+	}
+	require.Greater(t, size, int64(96<<20))
+}
+
+type observer func(inflight.Event)
+
+func (o observer) Observe(e inflight.Event) { o(e) }
