@@ -164,6 +164,10 @@ func (j *Job) start(ctx context.Context) (*store, error) {
 	j.claimed = true
 	s := newStore(j, coord, pool)
 	if err := s.restore(ctx); err != nil {
+		if superseded, e := coord.Superseded(ctx); e == nil && superseded {
+			// It may have been deleted by who has taken over meanwhile.
+			err = &inflight.Error{Op: "restore", Object: j.o.Name, Err: fmt.Errorf("%w: %w", inflight.ErrFenced, err)}
+		}
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil

@@ -41,9 +41,9 @@ func (o *failing) Process(c *dataflow.Context, r dataflow.Record) error {
 	return o.Operator.Process(c, r)
 }
 
-// counting is a job that counts the keys of its sources, into files of dir. wrap
+// counting is a job that counts the keys of its sources, into files. wrap
 // may put something around the operator that counts.
-func counting(dir string, wrap func(dataflow.Operator) dataflow.Operator) *dataflow.Graph {
+func counting(files dataflow.SinkFiles, wrap func(dataflow.Operator) dataflow.Operator) *dataflow.Graph {
 	g := dataflow.NewGraph()
 	g.Source("source", 2, func(int) dataflow.Source {
 		return &dataflow.Generator{Records: records, Body: func(dst []byte, n int64) []byte { return strconv.AppendInt(dst, n%keys, 10) }}
@@ -51,7 +51,7 @@ func counting(dir string, wrap func(dataflow.Operator) dataflow.Operator) *dataf
 	g.Operator("map", 2, dataflow.Map(func(b []byte) ([]byte, error) { return b, nil }), dataflow.From("source", dataflow.Rebalance()))
 	count := dataflow.Count(dataflow.LineKey, 0)
 	g.Operator("count", 2, func(sub int) dataflow.Operator { return wrap(count(sub)) }, dataflow.From("map", dataflow.Hash(dataflow.LineKey)))
-	g.Operator("sink", 1, func(int) dataflow.Operator { return &dataflow.FileSink{Files: dataflow.Dir(dir)} }, dataflow.From("count", dataflow.Hash(dataflow.LineKey)))
+	g.Operator("sink", 1, func(int) dataflow.Operator { return &dataflow.FileSink{Files: files} }, dataflow.From("count", dataflow.Hash(dataflow.LineKey)))
 	return g
 }
 
@@ -124,7 +124,7 @@ func TestRestarts(t *testing.T) {
 					completed.Add(1)
 				}
 			}
-			g := counting(out, func(o dataflow.Operator) dataflow.Operator { return &failing{o, &after, &runs} })
+			g := counting(dataflow.Dir(out), func(o dataflow.Operator) dataflow.Operator { return &failing{o, &after, &runs} })
 			b := local.New(dir)
 			var restores []RestoreInfo
 			job, err := New(Options{Backend: b, Name: "job", Graph: g, Dataflow: o, OnRestore: func(i RestoreInfo) { restores = append(restores, i) },
@@ -150,7 +150,6 @@ func TestRestarts(t *testing.T) {
 func prove(ctx context.Context, b backends.Backend, m *format.Manifest) error {
 	r := reader.Open(b, "job", reader.Options{})
 	defer r.Close()
-	m.ID = m.Handles[0].Checkpoint
 	report, err := r.At(m, "job/"+format.CheckpointDir(m.ID)).Verify(ctx, reader.VerifyOptions{Records: true})
 	if err != nil {
 		return err

@@ -68,7 +68,6 @@ func (k *slot) decide(c dataflow.Completed) error {
 	defer cancel()
 	m, err := k.manifest(ctx, c)
 	if err == nil {
-		m.ID = k.ID()
 		err = k.s.check.check(ctx, m, c.Acks, k.s.bound())
 	}
 	if check := k.s.j.o.BeforeCommit; err == nil && check != nil {
@@ -141,7 +140,7 @@ func (k *slot) manifest(ctx context.Context, c dataflow.Completed) (*format.Mani
 		}
 		handles[h.Task] = h
 	}
-	m := &format.Manifest{Mode: format.ExactlyOnce, Alignment: alignment(c.Acks), Savepoint: c.Savepoint, Topology: k.s.j.topology}
+	m := &format.Manifest{Kind: format.KindCheckpoint, Job: k.s.j.o.Name, ID: k.ID(), Mode: format.ExactlyOnce, Alignment: alignment(c.Acks), Savepoint: c.Savepoint, Topology: k.s.j.topology}
 	if k.s.j.o.Dataflow.AtLeastOnce {
 		m.Mode = format.AtLeastOnce
 	}

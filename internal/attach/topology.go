@@ -6,8 +6,9 @@ import (
 )
 
 // serializer is the fingerprint of the elements that flow in the runtime
-// (dataflow/record.go). It is in manifests and must change with them.
-const serializer = "dataflow-elements/1"
+// (dataflow/record.go). It is in manifests and must change with them. By how it
+// begins, the inspector knows that it can count them.
+const serializer = "length-prefixed dataflow-elements/1"
 
 // Topology describes a graph as manifests have it.
 func Topology(g *dataflow.Graph, o dataflow.Options) *format.Topology {
