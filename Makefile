@@ -22,8 +22,8 @@ REWRITERS = $(shell grep -rlE '"rewrite"|cockroachdb/datadriven"' --include='*_t
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r verb what; do printf '%-10s %s\n' "$$verb" "$$what"; done
 
-demo: ## run a pipeline, kill -9 it, restore it, and look into its files (under two minutes)
-	./examples/lines/demo.sh
+demo: ## checkpoints that wait, overtake and switch; kill -9, restore, exact counts; and what lies in the files (under two minutes)
+	./cmd/ckpt-run/demo.sh
 
 check: fmt-check vet ## the quick loop: formatting, vet, short tests without -race
 	go test -short ./...
