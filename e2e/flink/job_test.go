@@ -118,7 +118,7 @@ type restored struct {
 // restore lets Flink restore the checkpoint at path and run to the end.
 func (j job) restore(t testing.TB, what, path string, parallelism int) restored {
 	t.Helper()
-	return j.restoreWithin(t, what, path, parallelism, 100)
+	return j.restoreWithin(t, what, path, parallelism, 240)
 }
 
 // restoreWithin is restore with a limit in seconds, behind which a restore hangs.

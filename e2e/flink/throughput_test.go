@@ -25,7 +25,7 @@ type rate struct {
 func TestThroughput(t *testing.T) {
 	rounds, warm, seconds, bodies, sources := 1, 1, 1, []int{100}, []string{"datagen"}
 	if full() {
-		rounds, warm, seconds, bodies, sources = 3, 8, 10, []int{100, 1000}, []string{"datagen", "legacy"}
+		rounds, warm, seconds, bodies, sources = 3, 14, 10, []int{100, 1000}, []string{"datagen", "legacy"}
 	}
 	requireJava(t)
 	ours := filepath.Join(t.TempDir(), "dataflow.test")
@@ -75,7 +75,7 @@ func rounded(list []float64, unit float64) (s []string) {
 	return s
 }
 
-// flinkRate measures Flink in a JVM of its own.
+// flinkRate measures Flink in a JVM of its own; the times are of CPU, on two cores.
 func flinkRate(t testing.TB, source string, body, warm, seconds int) rate {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(javaDir, "run.sh"), "throughput", source, strconv.Itoa(body), strconv.Itoa(warm), strconv.Itoa(seconds))
 	var errs bytes.Buffer
@@ -93,7 +93,7 @@ func flinkRate(t testing.TB, source string, body, warm, seconds int) rate {
 
 // spillway runs the benchmark of the reference runtime.
 func spillway(t testing.TB, binary string, body, seconds int) rate {
-	cmd := exec.CommandContext(t.Context(), binary, "-test.run=^$", fmt.Sprintf("-test.bench=^BenchmarkThroughput$/^%dB$/^local$", body), fmt.Sprintf("-test.benchtime=%ds", seconds))
+	cmd := exec.CommandContext(t.Context(), binary, "-test.run=^$", fmt.Sprintf("-test.bench=^BenchmarkThroughput$/^%dB$/^local$", body), fmt.Sprintf("-test.benchtime=%ds", (seconds+1)/2))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	value := map[string]float64{}

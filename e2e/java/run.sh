@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh build|VERB ARG...   compiles what has changed, then runs a verb of src/main/java/spillway/e2e/Main.java
 #   serve                          answers requests, a line of JSON each: see Serve.java
-#   throughput SOURCE BODY WARM S  measures records of BODY bytes for S seconds, after WARM seconds; SOURCE is datagen or legacy
+#   throughput SOURCE BODY WARM S  measures records of BODY bytes for S seconds of CPU time, after WARM; SOURCE is datagen or legacy
 # E2E_LOG names the log file (default: build/log/PID.log).
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)

@@ -116,7 +116,9 @@ final class Serve {
         try {
             result = restores.await(id, q.get("limit").asLong());
         } catch (TimeoutException e) {
-            return map("state", "HANGS", "busy", busyReaders());
+            List<String> busy = busyReaders();
+            for (int i = 0; i < 60 && busy.isEmpty(); i++, busy = busyReaders()) Thread.sleep(1000); // a slow machine has not got there yet
+            return map("state", "HANGS", "busy", busy);
         }
         if (!result.isSuccess()) return failed(result.getSerializedThrowable().get().deserializeError(Serve.class.getClassLoader()));
         Map<String, Object> m = verdict(shape, Numbers.RESULTS.remove(run));

@@ -1,5 +1,6 @@
 package spillway.e2e;
 
+import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
 import java.util.concurrent.atomic.AtomicLongArray;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
@@ -73,6 +74,11 @@ final class Throughput {
         return n;
     }
 
+    /** Waits until the process has had so many seconds of CPU time: on a busy machine the compiler needs longer. */
+    private static void spend(OperatingSystemMXBean os, long seconds) throws InterruptedException {
+        for (long end = os.getProcessCpuTime() + seconds * 1_000_000_000L; os.getProcessCpuTime() < end; ) Thread.sleep(10);
+    }
+
     public static void main(String[] a) throws Exception {
         boolean legacy = a[0].equals("legacy");
         int body = Integer.parseInt(a[1]);
@@ -85,10 +91,10 @@ final class Throughput {
                     : env.fromSource(new DataGeneratorSource<>(new Generate(body), Long.MAX_VALUE, RECORD), WatermarkStrategy.noWatermarks(), "source");
             source.keyBy(r -> r.f0).process(new Count()).returns(RECORD).sinkTo(new DiscardingSink<>());
             cluster.awaitRunning(cluster.submit(env, "throughput", null));
-            var os = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-            Thread.sleep(warm * 1000);
+            var os = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
+            spend(os, warm);
             long records = counted(), cpu = os.getProcessCpuTime(), wall = System.nanoTime();
-            Thread.sleep(seconds * 1000);
+            spend(os, seconds);
             records = counted() - records;
             cpu = os.getProcessCpuTime() - cpu;
             wall = System.nanoTime() - wall;
