@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/inflight"
@@ -66,17 +67,12 @@ func (b *Backend) keys(ctx context.Context, op, prefix string) iter.Seq2[minio.O
 		}
 		defer end()
 		if !b.isTree() {
-			for o, err := range b.scan(ctx, op, prefix, true) {
-				if b.isTree() {
-					break // the first answer says so
-				}
+			for o, err := range b.scan(ctx, op, prefix, "", true) {
 				if !yield(o, err) || err != nil {
 					return
 				}
 			}
-			if !b.isTree() {
-				return
-			}
+			return
 		}
 		err = b.walk(ctx, op, prefix, func(o minio.ObjectInfo) error {
 			if !yield(o, nil) {
@@ -93,11 +89,11 @@ func (b *Backend) keys(ctx context.Context, op, prefix string) iter.Seq2[minio.O
 // errStop ends a walk that nobody follows any more.
 var errStop = errors.New("stop")
 
-// scan yields what a listing has, as the store orders it. Without deep, what
-// lies below the next slash is one key that ends with it, perhaps several times.
-func (b *Backend) scan(ctx context.Context, op, prefix string, deep bool) iter.Seq2[minio.ObjectInfo, error] {
+// scan yields what a listing has behind the key last, as the store orders it.
+// Without deep, what lies below the next slash is one key that ends with it,
+// perhaps several times.
+func (b *Backend) scan(ctx context.Context, op, prefix, last string, deep bool) iter.Seq2[minio.ObjectInfo, error] {
 	return func(yield func(minio.ObjectInfo, error) bool) {
-		last := ""
 		for t := b.tries(op, prefix); ; {
 			opt := minio.ListObjectsOptions{Prefix: prefix, Recursive: deep, StartAfter: last}
 			var failure error
@@ -139,7 +135,7 @@ func (b *Backend) level(ctx context.Context, op, prefix string) (level []minio.O
 		return nil, err
 	}
 	defer end()
-	for o, err := range b.scan(ctx, op, prefix, false) {
+	for o, err := range b.scan(ctx, op, prefix, "", false) {
 		if err != nil {
 			return nil, err
 		}
@@ -149,11 +145,11 @@ func (b *Backend) level(ctx context.Context, op, prefix string) (level []minio.O
 	return slices.CompactFunc(level, func(x, y minio.ObjectInfo) bool { return x.Key == y.Key }), nil
 }
 
-// walk visits the keys that begin with prefix, folder by folder, for stores that
-// keep a tree and list it as such: their listing is in another order, and no
-// scan, as it has a folder's names before it looks into the first of them. A
-// level is read again after each folder in it, so that what was created in front
-// of the walk meanwhile is visited too.
+// walk visits the keys that begin with prefix, folder by folder. Stores that keep
+// files list a tree in the same way, but have read a folder's names before they
+// look into the first of them, so that what is created in front of them is
+// missed; and not all do it in the order of the keys. Here a level is read again
+// after each folder in it.
 func (b *Backend) walk(ctx context.Context, op, prefix string, visit func(minio.ObjectInfo) error) error {
 	for last, again := "", true; again; {
 		again = false
@@ -182,16 +178,15 @@ func (b *Backend) walk(ctx context.Context, op, prefix string, visit func(minio.
 	return nil
 }
 
-// isTree reports whether the store keeps a tree of folders, which it lists as
-// such and which stay when they are empty.
+// isTree reports whether lists are made folder by folder.
 func (b *Backend) isTree() bool {
-	return b.opt.Listing == ListingTree || b.opt.Listing == ListingAuto && b.wire.tree.Load()
+	return b.opt.Listing == ListingTree || b.opt.Listing == ListingAuto && !s3utils.IsAmazonEndpoint(*b.core.EndpointURL())
 }
 
 // dropFolders removes the folders of keys that have become empty, up to the root,
-// where the store has folders. One that is not empty it keeps.
+// where the store does not do that itself. One that is not empty it keeps.
 func (b *Backend) dropFolders(ctx context.Context, op string, keys []string) error {
-	if !b.isTree() {
+	if !b.wire.folders.Load() {
 		return nil
 	}
 	folders := map[string]struct{}{}

@@ -61,9 +61,10 @@ type Listing string
 
 // The ways of listing.
 const (
-	// ListingAuto is flat, but for stores that say that they are SeaweedFS.
+	// ListingAuto is flat for Amazon, and tree for others: servers that keep files
+	// walk through them, and may miss what appears meanwhile.
 	ListingAuto Listing = "auto"
-	// ListingFlat is the order of the keys, as Amazon has it.
+	// ListingFlat is one scan in the order of the keys.
 	ListingFlat Listing = "flat"
 	// ListingTree is folder by folder. It takes two requests for each folder.
 	ListingTree Listing = "tree"

@@ -51,10 +51,10 @@ func (c *counters) count(method string) {
 // wire carries requests: it bounds how many are under way at once, and counts
 // them.
 type wire struct {
-	base  *http.Transport
-	slots *slots
-	count counters
-	tree  atomic.Bool // the store says that it is one that lists as a tree
+	base    *http.Transport
+	slots   *slots
+	count   counters
+	folders atomic.Bool // the store says that it is one whose empty folders stay
 }
 
 func newWire(o *Options) (*wire, error) {
@@ -110,7 +110,7 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if strings.HasPrefix(resp.Header.Get("Server"), "SeaweedFS") {
-		w.tree.Store(true)
+		w.folders.Store(true)
 	}
 	if req.Method == http.MethodHead || resp.Body == http.NoBody {
 		w.slots.release()

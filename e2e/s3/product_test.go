@@ -1,0 +1,324 @@
+package s3_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway"
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/backends/local"
+	"github.com/spillway-io/spillway/backends/s3"
+	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/e2e/servers"
+	"github.com/spillway-io/spillway/format"
+	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/reader"
+)
+
+// topology is one vertex that nothing leads to: its subtasks' captures stand for
+// those of any job.
+func topology(subtasks int) *format.Topology {
+	return &format.Topology{Vertices: []format.Vertex{{ID: "count", Parallelism: subtasks}}}
+}
+
+// job opens a job, and closes it after the test.
+func job(t testing.TB, url, name string, subtasks int, o spillway.Options) *spillway.Job {
+	t.Helper()
+	j, err := spillway.Open(t.Context(), url, name, topology(subtasks), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, j.Close()) })
+	return j
+}
+
+// state is what the captures of subtask i hold.
+type state func(i int) []byte
+
+// checkpoint captures the state of all subtasks, and commits.
+func checkpoint(ctx context.Context, j *spillway.Job, of state) (*catalog.Checkpoint, error) {
+	c, err := j.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var wg sync.WaitGroup
+	for task, capture := range c.Captures {
+		wg.Go(func() {
+			data := of(task.Subtask)
+			for off := 0; off < len(data); off += 32 << 10 {
+				// An error is the capture's, which Commit reports.
+				_ = capture.Input(inflight.InputChannel{}, inflight.Pos{Offset: uint64(off)}, inflight.Bytes(data[off:min(off+32<<10, len(data))]))
+			}
+			_ = capture.FinishInput()
+			_ = capture.FinishOutput()
+		})
+	}
+	wg.Wait()
+	return c.Commit(ctx, format.Unaligned)
+}
+
+// restored returns what a job hands back of each subtask.
+func restored(t testing.TB, j *spillway.Job, subtasks int) [][]byte {
+	t.Helper()
+	got := make([][]byte, subtasks)
+	_, err := j.Restore(t.Context(), func(task inflight.Task, _ []reader.Entry) func(*reader.Buffer) error {
+		return func(b *reader.Buffer) error {
+			got[task.Subtask] = append(got[task.Subtask], b.Bytes...)
+			return nil
+		}
+	})
+	require.NoError(t, err)
+	return got
+}
+
+// TestRacingCoordinators starts 20 at once, on a backend each, and has each
+// commit as long as it can: what was committed must be one chain.
+func TestRacingCoordinators(t *testing.T) {
+	each(t, func(t *testing.T, s *servers.Server) {
+		url := urlOf(s, bucket(t, s), "race")
+		var mu sync.Mutex
+		committed := map[inflight.CheckpointID]string{}
+		var wg sync.WaitGroup
+		failures := make(chan error, 20)
+		rounds := 3
+		if s.Kind == servers.SeaweedFS {
+			rounds = 1 // a conditional PUT takes it a third of a second when there are many
+		}
+		for range 20 {
+			wg.Go(func() {
+				failures <- coordinate(t.Context(), url, rounds, func(id inflight.CheckpointID, attempt string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if other, taken := committed[id]; taken {
+						return fmt.Errorf("checkpoint %d was committed by %s and %s", id, other, attempt)
+					}
+					committed[id] = attempt
+					return nil
+				})
+			})
+		}
+		wg.Wait()
+		close(failures)
+		for err := range failures {
+			require.NoError(t, err)
+		}
+		require.NotEmpty(t, committed)
+		t.Logf("%d checkpoints were committed", len(committed))
+
+		last := job(t, url, "job", 2, spillway.Options{})
+		base := last.Coordinator.Base()
+		require.NotNil(t, base)
+		for id := range committed {
+			require.LessOrEqual(t, id, base.Manifest.ID)
+		}
+		require.Equal(t, committed[base.Manifest.ID], base.Manifest.Attempt)
+		for i, data := range restored(t, last, 2) {
+			require.Equal(t, fmt.Sprintf("%s %d", base.Manifest.Attempt, i), string(data), "the state is the committer's")
+		}
+	})
+}
+
+// coordinate is one coordinator, until it is fenced or has committed so many
+// checkpoints.
+func coordinate(ctx context.Context, url string, rounds int, committed func(inflight.CheckpointID, string) error) (err error) {
+	j, err := spillway.Open(ctx, url, "job", topology(2), spillway.Options{})
+	if err != nil {
+		return unlessFenced(err)
+	}
+	defer func() { err = errors.Join(err, j.Close()) }()
+	_, err = j.Restore(ctx, func(inflight.Task, []reader.Entry) func(*reader.Buffer) error {
+		return func(*reader.Buffer) error { return nil }
+	})
+	for range rounds {
+		if err != nil {
+			break
+		}
+		var c *catalog.Checkpoint
+		c, err = checkpoint(ctx, j, func(i int) []byte { return fmt.Appendf(nil, "%s %d", j.Coordinator.Attempt(), i) })
+		if err == nil {
+			err = committed(c.Manifest.ID, c.Manifest.Attempt)
+		}
+	}
+	return unlessFenced(err)
+}
+
+// unlessFenced drops what ends a coordinator that another one has superseded: its
+// files, or those of its base, may be gone before it learns of it.
+func unlessFenced(err error) error {
+	for _, end := range []error{inflight.ErrFenced, inflight.ErrIncomplete, inflight.ErrRetired, inflight.ErrNotExist} {
+		if errors.Is(err, end) {
+			return nil
+		}
+	}
+	return err
+}
+
+// ckpt runs one of the commands and returns its exit code and what it printed.
+func ckpt(t testing.TB, name string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), command(t, name), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		require.NoError(t, err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// killRounds is how often a run is killed.
+const killRounds = 6
+
+// TestKilledRuns kills the reference pipeline again and again, and has the last
+// run count every record once.
+func TestKilledRuns(t *testing.T) {
+	each(t, func(t *testing.T, s *servers.Server) {
+		t.Parallel()
+		store := urlOf(s, bucket(t, s), "runs")
+		args := func(more ...string) []string {
+			return append([]string{"fast", "unaligned", "--store", store, "--restore", "latest", "--interval", "150ms"}, more...)
+		}
+		code, _, stderr := ckpt(t, "ckpt-run", "fast", "unaligned", "--store", store, "--interval", "150ms", "--records", "2000")
+		require.Zero(t, code, stderr)
+		for round := range killRounds {
+			cmd := exec.CommandContext(t.Context(), command(t, "ckpt-run"), args("--duration", "60s")...)
+			var errs bytes.Buffer
+			cmd.Stderr = &errs
+			require.NoError(t, cmd.Start())
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			select {
+			case err := <-ended:
+				require.NoError(t, err, "round %d: %s", round, errs.String())
+			case <-time.After(700*time.Millisecond + time.Duration(rand.IntN(900))*time.Millisecond):
+				require.NoError(t, cmd.Process.Kill())
+				<-ended
+			}
+		}
+		code, stdout, stderr := ckpt(t, "ckpt-run", args("--duration", "2s", "--json")...)
+		require.Zero(t, code, "%s%s", stdout, stderr)
+		code, stdout, stderr = ckpt(t, "ckpt-inspect", "verify", "--all", store)
+		require.Zero(t, code, "%s%s", stdout, stderr)
+		code, stdout, stderr = ckpt(t, "ckpt-inspect", "roundtrip", joined(store, "job"))
+		require.Zero(t, code, "%s%s", stdout, stderr)
+		code, stdout, stderr = ckpt(t, "ckpt-inspect", "gc", "--fence", store)
+		require.Zero(t, code, "%s%s", stdout, stderr)
+		require.Zero(t, uploads(t, open(t, store)))
+	})
+}
+
+// joined appends to the path of a URL.
+func joined(url, path string) string {
+	before, query, _ := strings.Cut(url, "?")
+	return strings.TrimSuffix(before, "/") + "/" + path + "?" + query
+}
+
+// TestSameOutput: the inspector says the same of a checkpoint on S3 as on disk.
+func TestSameOutput(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "ckpt")
+	code, _, stderr := ckpt(t, "ckpt-run", "slow", "unaligned", "--store", dir, "--interval", "300ms", "--duration", "1500ms")
+	require.Zero(t, code, stderr)
+	disk := local.New(dir)
+	defer disk.Close()
+	each(t, func(t *testing.T, s *servers.Server) {
+		url := urlOf(s, bucket(t, s), "ckpt")
+		b := open(t, url)
+		for info, err := range disk.List(t.Context(), "") {
+			require.NoError(t, err)
+			data, err := get(t.Context(), disk, info.Name)
+			require.NoError(t, err)
+			_, err = put(t.Context(), b, info.Name, data, backends.CreateOptions{})
+			require.NoError(t, err)
+		}
+		for _, args := range [][]string{{"ls"}, {"show"}, {"verify"}, {"verify", "--all"}, {"dump"}, {"roundtrip"}, {"gc", "--dry-run"}} {
+			t.Run(strings.Join(args, " "), func(t *testing.T) {
+				on := func(name string) (int, string) {
+					if args[0] == "show" || args[0] == "dump" || args[0] == "roundtrip" {
+						if before, query, isURL := strings.Cut(name, "?"); isURL {
+							name = before + "/job?" + query
+						} else {
+							name = filepath.Join(name, "job")
+						}
+					}
+					code, stdout, stderr := ckpt(t, "ckpt-inspect", append(append([]string{}, args...), "--json", name)...)
+					require.LessOrEqual(t, code, 1, stderr)
+					return code, stdout
+				}
+				diskCode, want := on(dir)
+				code, got := on(url)
+				require.Equal(t, diskCode, code)
+				require.NotEmpty(t, want)
+				require.Equal(t, neutral(t, want, dir), neutral(t, got, url))
+			})
+		}
+	})
+}
+
+// neutral replaces the place of the store, and when objects were written.
+func neutral(t *testing.T, lines, place string) string {
+	before, query, isURL := strings.Cut(place, "?")
+	if isURL {
+		escaped, err := json.Marshal("?" + query)
+		require.NoError(t, err)
+		lines = strings.ReplaceAll(lines, strings.Trim(string(escaped), `"`), "")
+	}
+	return strings.ReplaceAll(lines, before, "STORE")
+}
+
+// TestBusyStoreCheckpoints: a store that refuses three of ten requests costs
+// tries, not checkpoints.
+func TestBusyStoreCheckpoints(t *testing.T) {
+	s := shared(t, servers.VersityGW)
+	var n, refused atomic.Int64
+	gate := servers.NewGate(t, s, func(*http.Request) servers.Verdict {
+		if n.Add(1)*7%10 < 3 {
+			refused.Add(1)
+			return servers.Busy
+		}
+		return servers.Pass
+	})
+	far := *s
+	far.Endpoint = gate.URL
+	url := urlOf(&far, bucket(t, s), "busy")
+	const subtasks, checkpoints = 200, 5
+	j := job(t, url, "job", subtasks, spillway.Options{})
+	of := func(i int) []byte { return random(byte(i), 1000) }
+	for range checkpoints {
+		_, err := checkpoint(t.Context(), j, of)
+		require.NoError(t, err)
+	}
+	retries := j.Backend.(*s3.Backend).Stats().Retries
+	require.Greater(t, refused.Load(), int64(20))
+	require.GreaterOrEqual(t, retries, refused.Load()*9/10) // some requests are made once, whatever comes
+	t.Logf("%d of %d requests were refused, %d were sent again", refused.Load(), n.Load(), retries)
+
+	again := job(t, url, "job", subtasks, spillway.Options{})
+	for i, data := range restored(t, again, subtasks) {
+		require.Equal(t, of(i), data)
+	}
+}
+
+// TestBackendCheck runs the command on every server, and keeps what it prints.
+func TestBackendCheck(t *testing.T) {
+	each(t, func(t *testing.T, s *servers.Server) {
+		code, stdout, stderr := ckpt(t, "ckpt-inspect", "backend-check", urlOf(s, bucket(t, s), "check"))
+		require.Zero(t, code, "%s%s", stdout, stderr)
+		require.Contains(t, stdout, "0 failed")
+		if dir := os.Getenv("SPILLWAY_KEEP"); dir != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, string(s.Kind)+".txt"), []byte(stdout), 0o644))
+		}
+	})
+}
