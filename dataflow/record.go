@@ -109,15 +109,24 @@ func (d *deserializer) next() ([]byte, error) {
 	if !d.has() {
 		return nil, nil
 	}
-	p := d.cur.bytes()
-	if len(d.span) == 0 && len(p) >= lengthBytes {
-		n := binary.BigEndian.Uint32(p)
-		if n <= maxElement && int(n) <= len(p)-lengthBytes {
-			d.cur.off += lengthBytes + int(n)
-			return p[lengthBytes : lengthBytes+n], nil
-		}
+	if p := d.whole(); p != nil {
+		return p, nil
 	}
-	return d.spanning(p)
+	return d.spanning(d.cur.bytes())
+}
+
+// whole returns the next element if it lies in one buffer, as nearly all do.
+func (d *deserializer) whole() []byte {
+	p := d.cur.seg.b[d.cur.off:d.cur.end]
+	if len(d.span) > 0 || len(p) < lengthBytes {
+		return nil
+	}
+	n := uint64(binary.BigEndian.Uint32(p)) + lengthBytes
+	if n > uint64(len(p)) {
+		return nil
+	}
+	d.cur.off += int(n)
+	return p[lengthBytes:n]
 }
 
 // spanning collects an element that lies in more than one buffer.
@@ -149,15 +158,20 @@ func (d *deserializer) spanning(p []byte) ([]byte, error) {
 // done ends the use of the element that next returned. An element that was
 // handed to the operator must not be captured any more: it would be replayed.
 func (d *deserializer) done() {
-	if d.span != nil {
-		if d.lent {
-			d.span, d.lent = nil, false
-		}
-		d.span = d.span[:0]
+	if len(d.span) > 0 {
+		d.forget()
 	}
-	if d.cur.seg != nil && d.cur.off == d.cur.end {
+	if d.cur.off == d.cur.end {
 		d.drop()
 	}
+}
+
+// forget empties the span.
+func (d *deserializer) forget() {
+	if d.lent {
+		d.span, d.lent = nil, false
+	}
+	d.span = d.span[:0]
 }
 
 func (d *deserializer) drop() {

@@ -224,9 +224,12 @@ func (t *task) input() (Status, error) {
 		return t.nextEntry()
 	}
 	for {
-		p, err := c.d.next()
-		if err != nil {
-			return Status{}, fmt.Errorf("%s: %w", c, err)
+		var err error
+		p := c.d.whole()
+		if p == nil {
+			if p, err = c.d.next(); err != nil {
+				return Status{}, fmt.Errorf("%s: %w", c, err)
+			}
 		}
 		if p != nil {
 			if len(p) > 0 && p[0] == tagPlain { // nearly all are
