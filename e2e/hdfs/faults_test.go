@@ -159,9 +159,9 @@ func (c *cluster) lastPort(t *testing.T, dir string, datanode int) string {
 // soon as the namenode misses the datanode.
 func TestDatanodeKilled(t *testing.T) {
 	c := three.up(t)
-	for _, datanode := range []int{0, 2} {
+	for _, datanode := range []int{0, 1} {
 		root := c.tree()
-		b := c.open(t, root, nil)
+		b := c.open(t, root, func(o *hdfs.Options) { o.Replication = 2 }) // one datanode to spare
 		o, err := b.Create(t.Context(), "x", backends.CreateOptions{})
 		require.NoError(t, err)
 		piece := pattern(1, 256<<10)

@@ -173,7 +173,7 @@ func TestCheck(t *testing.T) {
 }
 
 // capture captures size bytes as one subtask, in buffers.
-func capture(t testing.TB, b backends.Backend, size int, o writer.Options) error {
+func capture(t testing.TB, b backends.Backend, size int, o writer.Options) (h inflight.Handle, err error) {
 	o.Backend, o.Job = b, "job"
 	pool, err := writer.NewPool(o)
 	require.NoError(t, err)
@@ -184,26 +184,25 @@ func capture(t testing.TB, b backends.Backend, size int, o writer.Options) error
 	require.NoError(t, err)
 	buffer := pattern(5, 32<<10)
 	for at := 0; at < size; at += len(buffer) {
-		if err := pool.WaitRoom(t.Context(), int64(len(buffer))); err != nil {
-			return err
+		if err = pool.WaitRoom(t.Context(), int64(len(buffer))); err != nil {
+			return h, err
 		}
-		c.Input(inflight.InputChannel{}, inflight.Pos{Offset: uint64(at)}, inflight.Bytes(buffer))
+		_ = c.Input(inflight.InputChannel{}, inflight.Pos{Offset: uint64(at)}, inflight.Bytes(buffer)) // Handle says what failed
 	}
-	c.FinishInput()
-	c.FinishOutput()
+	_ = c.FinishInput()
+	_ = c.FinishOutput()
 	<-c.Done()
-	_, err = c.Handle()
-	return err
+	return c.Handle()
 }
 
 // TestRewritten kills a datanode while files are captured: their bytes are still
-// held, and are written again, so that the capture is complete all the same.
+// held, and are written again, so that the capture is complete all the same. There
+// is one more datanode than replicas: otherwise the namenode has no choice.
 func TestRewritten(t *testing.T) {
 	c := three.up(t)
 	root := c.tree()
 	var retried sync.Map
-	n := new(network)
-	b := c.open(t, root, func(o *hdfs.Options) { o.Dial = n.dial })
+	b := c.open(t, root, func(o *hdfs.Options) { o.Replication = 2 })
 	killed := make(chan struct{})
 	go func() {
 		defer close(killed)
@@ -218,7 +217,7 @@ func TestRewritten(t *testing.T) {
 	}()
 	t.Cleanup(func() { c.control(t, "dn/restart") })
 	begun := time.Now()
-	err := capture(t, b, 96<<20, writer.Options{MaxBuffered: 64 << 20, TargetFileSize: 32 << 20, Codec: format.CodecNone, Observer: observer(func(e inflight.Event) {
+	_, err := capture(t, b, 96<<20, writer.Options{MaxBuffered: 64 << 20, TargetFileSize: 32 << 20, Codec: format.CodecNone, Observer: observer(func(e inflight.Event) {
 		if e.Name == inflight.EventFileRetried {
 			retried.Store(time.Since(begun), e.Err)
 		}
