@@ -72,7 +72,7 @@ func TestCommand(t *testing.T) {
 	// A changed bit in a payload: Flink would count a wrong record, and not say so.
 	file, chunk := largest(r.Index, inflight.Output)
 	flip(t, filepath.Join(path, file), chunk.Offset+4+int64(chunk.Length)/2)
-	damaged := j.restore(t, "unmended: a bit of a payload", path, j.splits)
+	damaged := j.restore(t, "unmended: a bit of a payload", path, j.splits, how{})
 	require.Equal(t, "FINISHED", damaged.State)
 	require.Equal(t, 1, damaged.CorruptAtCount+damaged.CorruptAtSink)
 	require.Error(t, exec.CommandContext(t.Context(), binary, "verify", path).Run(), "the seal tells")

@@ -1,6 +1,7 @@
 package flink_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -115,17 +116,17 @@ type restored struct {
 	Causes, Busy   []string
 }
 
-// restore lets Flink restore the checkpoint at path and run to the end.
-func (j job) restore(t testing.TB, what, path string, parallelism int) restored {
-	t.Helper()
-	return j.restoreWithin(t, what, path, parallelism, 240)
+// how says how to restore; the zero value is fine.
+type how struct {
+	limit    int               // seconds, behind which a restore hangs
+	settings map[string]string // of the job
 }
 
-// restoreWithin is restore with a limit in seconds, behind which a restore hangs.
-func (j job) restoreWithin(t testing.TB, what, path string, parallelism, limit int) (r restored) {
+// restore lets Flink restore the checkpoint at path and run to the end.
+func (j job) restore(t testing.TB, what, path string, parallelism int, h how) (r restored) {
 	t.Helper()
 	request := j.request()
-	request["from"], request["parallelism"], request["limit"] = path, parallelism, limit
+	request["from"], request["parallelism"], request["limit"], request["settings"] = path, parallelism, cmp.Or(h.limit, 240), h.settings
 	start := time.Now()
 	server.ask(t, &r, "restore", request)
 	text := ""
@@ -141,7 +142,7 @@ func (j job) restoreWithin(t testing.TB, what, path string, parallelism, limit i
 // requireExact restores and wants every number counted once.
 func (j job) requireExact(t testing.TB, what, path string, parallelism int) restored {
 	t.Helper()
-	r := j.restore(t, what, path, parallelism)
+	r := j.restore(t, what, path, parallelism, how{})
 	require.Equal(t, "FINISHED", r.State, "%s: %v", what, r.Causes)
 	require.True(t, r.Exact, "%s: %+v", what, r)
 	require.Equal(t, j.n, r.Counted)
@@ -153,7 +154,7 @@ func (j job) requireExact(t testing.TB, what, path string, parallelism int) rest
 // in lost.
 func (j job) requireMissing(t testing.TB, what, path string, parallelism int, lost []int) {
 	t.Helper()
-	r := j.restore(t, what, path, parallelism)
+	r := j.restore(t, what, path, parallelism, how{})
 	require.Equal(t, "FINISHED", r.State, "%s: %v", what, r.Causes)
 	slices.Sort(lost)
 	require.Equal(t, lost, r.Missing, what)

@@ -7,6 +7,7 @@ import java.util.*;
 import java.util.concurrent.*;
 import java.util.stream.Stream;
 import org.apache.flink.api.common.JobID;
+import org.apache.flink.configuration.Configuration;
 import org.apache.flink.runtime.checkpoint.channel.Rewrite;
 import org.apache.flink.runtime.jobmaster.JobResult;
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.*;
@@ -15,7 +16,7 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 /**
  * Answers requests on standard input, a JSON object a line each way, so that many restores share one JVM and one cluster:
  *
- *   restore    from, parallelism, limit (seconds), and the shape: n, keys, pad, splits, backend
+ *   restore    from, parallelism, limit (seconds), settings (of the job), and the shape: n, keys, pad, splits, backend
  *   start      dir, parallelism, the shape, segment, count_ms, sink_ms, warm_ms: runs the job under backpressure
  *   checkpoint                                                 of the job that was started
  *   cancel                                                     ends it; its last checkpoint is retained
@@ -104,6 +105,9 @@ final class Serve {
         Path dir = Files.createTempDirectory("restore"); // removed with the JVM: old checkpoints are still being cleaned up when a job has ended
         StreamExecutionEnvironment env = restores.environment(dir.toString(), "execution.checkpointing.interval", "200 ms",
                 "state.backend.type", q.get("backend").asText());
+        Configuration settings = new Configuration();
+        q.path("settings").properties().forEach(e -> settings.setString(e.getKey(), e.getValue().asText()));
+        env.configure(settings);
         Numbers.build(env, shape, parallelism, run, 0, 0);
         replayed.reset();
         JobID id;
