@@ -2,7 +2,6 @@ package flink
 
 import (
 	"context"
-	"maps"
 	"slices"
 )
 
@@ -82,14 +81,14 @@ func (s *scan) eachConnection(fn func(e *Edge, in, out int)) {
 	}
 	for _, g := range s.gates {
 		if !joined[g] {
-			for _, in := range slices.Sorted(maps.Values(g.channels)) {
+			for _, in := range slices.Sorted(g.all()) {
 				fn(nil, in, -1)
 			}
 		}
 	}
 	for _, p := range s.parts {
 		if !joined[p] {
-			for _, out := range slices.Sorted(maps.Values(p.channels)) {
+			for _, out := range slices.Sorted(p.all()) {
 				fn(nil, -1, out)
 			}
 		}

@@ -3,6 +3,7 @@ package flink
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -60,11 +61,20 @@ func (p port) compare(q port) int {
 	return cmp.Or(slices.Compare(p.op.ID[:], q.op.ID[:]), cmp.Compare(p.number, q.number))
 }
 
+// link is one connection as one end of an edge sees it: its own subtask, and the
+// other one.
+type link [2]int32
+
+// turned is l as the other end sees it.
+func (l link) turned() link { return link{l[1], l[0]} }
+
+func (l link) compare(m link) int { return slices.Compare(l[:], m[:]) }
+
 // ends is one end of an edge: the channels of a gate or partition, by the
 // subtask of that end and the index of the other.
 type ends struct {
 	port
-	channels map[[2]int]int // {own subtask, other subtask} → index into Index.Channels
+	channels map[link]int32 // indexes into Index.Channels
 	other    int            // the other end has at least so many subtasks
 }
 
@@ -83,15 +93,32 @@ func (x *Index) portsOf(side inflight.Side) (list []*ends) {
 		}
 		e := at[p]
 		if e == nil {
-			e = &ends{port: p, channels: map[[2]int]int{}}
+			e = &ends{port: p, channels: map[link]int32{}}
 			at[p] = e
 			list = append(list, e)
 		}
-		e.channels[[2]int{c.Task.Subtask, other}] = i
+		e.channels[link{int32(c.Task.Subtask), int32(other)}] = int32(i)
 		e.other = max(e.other, other+1)
 	}
 	slices.SortStableFunc(list, func(a, b *ends) int { return a.compare(b.port) })
 	return list
+}
+
+// at returns the index of the channel of a connection, if it holds anything.
+func (e *ends) at(l link) (i int, ok bool) {
+	n, ok := e.channels[l]
+	return int(n), ok
+}
+
+// all yields the indexes of the channels, in no order.
+func (e *ends) all() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for _, i := range e.channels {
+			if !yield(int(i)) {
+				return
+			}
+		}
+	}
 }
 
 // fits reports whether partition p can feed gate g.
@@ -140,9 +167,9 @@ func match(pairs []*pair) (edges []*pair) {
 // the input channel and of the output channel, -1 where that side is empty.
 func connections(gate, part *ends) func(yield func(in, out int) bool) {
 	return func(yield func(in, out int) bool) {
-		find := func(e *ends, own, other int) int {
+		find := func(e *ends, l link) int {
 			if e != nil {
-				if i, ok := e.channels[[2]int{own, other}]; ok {
+				if i, ok := e.at(l); ok {
 					return i
 				}
 			}
@@ -150,14 +177,14 @@ func connections(gate, part *ends) func(yield func(in, out int) bool) {
 		}
 		if gate != nil {
 			for k, in := range gate.channels {
-				if !yield(in, find(part, k[1], k[0])) {
+				if !yield(int(in), find(part, k.turned())) {
 					return
 				}
 			}
 		}
 		if part != nil {
 			for k, out := range part.channels {
-				if find(gate, k[1], k[0]) < 0 && !yield(-1, out) {
+				if find(gate, k.turned()) < 0 && !yield(-1, int(out)) {
 					return
 				}
 			}

@@ -148,7 +148,7 @@ func (s *scan) keepOf(in, out int) kept {
 	start := &framer{}
 	k := kept{reason: "the input part is damaged"}
 	if in >= 0 {
-		start = &s.channels[in].frame
+		start = &s.channels[in].frame.framer
 		if s.lost(in) {
 			k.in, k.records = start.safe(start.bad)
 			return k
@@ -225,12 +225,12 @@ func (s *scan) openDamage() map[int]bool {
 		}
 	}
 	for _, g := range s.gates {
-		for _, in := range g.channels {
+		for in := range g.all() {
 			damaged[in] = !joined[g] && (s.lost(in) || !s.channels[in].frame.boundary() && !s.linked(links, in, 0))
 		}
 	}
 	for _, p := range s.parts {
-		for _, out := range p.channels {
+		for out := range p.all() {
 			damaged[out] = !joined[p] && (s.channels[out].unread || !s.trackOf(-1, out).boundary() && !s.linked(links, out, 1))
 		}
 	}
@@ -261,12 +261,12 @@ func (s *scan) linked(links [][2]int, i, side int) bool {
 func (s *scan) keepOpen(in, out int, damaged map[int]bool) kept {
 	switch {
 	case in >= 0 && !damaged[in]:
-		f := &s.channels[in].frame
+		f := s.channels[in].frame
 		return kept{in: f.pos, records: f.records(), whole: true}
 	case out >= 0 && !damaged[out]:
 		return kept{out: s.channels[out].bytes, whole: true}
 	case in >= 0:
-		f := &s.channels[in].frame
+		f := s.channels[in].frame
 		k := kept{reason: "it is damaged, or what it may go on with"}
 		k.in, k.records = f.safe(f.bad || !s.channels[in].unread && !f.boundary())
 		k.whole = k.in == f.pos && !s.lost(in)

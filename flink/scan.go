@@ -51,20 +51,24 @@ type scan struct {
 
 // channelScan is what was seen of one channel.
 type channelScan struct {
-	frame  framer // of an input channel
-	where  int64  // where in its stream frame went bad
-	tracks []track
-	unread bool  // not all its chunks could be read
-	bytes  int64 // of payload
-	chunks int64 // that could be read
+	frame  *following // of an input channel
+	tracks []track    // of an output channel
+	unread bool       // not all its chunks could be read
+	bytes  int64      // of payload
+	chunks int64      // that could be read
 	digest format.Digest
+}
+
+// following follows the records of a channel.
+type following struct {
+	framer
+	where int64 // where in its stream it went bad
 }
 
 // track follows an output channel from where one input part ended.
 type track struct {
 	start within
-	framer
-	where int64
+	following
 }
 
 // streamScan is what was seen of one stream.
@@ -78,8 +82,20 @@ type streamScan struct {
 }
 
 func (c *Checkpoint) newScan(x *Index, edges []Edge) *scan {
-	return &scan{c: c, x: x, channels: make([]channelScan, len(x.Channels)), streams: make([]streamScan, len(x.Streams)),
+	s := &scan{c: c, x: x, channels: make([]channelScan, len(x.Channels)), streams: make([]streamScan, len(x.Streams)),
 		gates: x.portsOf(inflight.Input), parts: x.portsOf(inflight.Output), edges: edges}
+	inputs := 0
+	for _, g := range s.gates {
+		inputs += len(g.channels)
+	}
+	frames := make([]following, 0, inputs) // a channel may be there twice
+	for i := range s.channels {
+		if x.Channels[i].Address.Side == inflight.Input {
+			frames = append(frames, following{})
+			s.channels[i].frame = &frames[len(frames)-1]
+		}
+	}
+	return s
 }
 
 // maxFindings bounds how many findings a scan makes; more say nothing new.
@@ -291,28 +307,25 @@ func (s *scan) broken(ctx context.Context, i int, err error) error {
 
 // inputPiece follows the records of an input channel.
 func (s *scan) inputPiece(channel int, offset int64, p []byte) {
-	ch := &s.channels[channel]
-	follow(&ch.frame, &ch.where, offset, p)
+	s.channels[channel].frame.follow(offset, p)
 }
 
 // outputPiece follows the records of an output channel from each place where
 // they may begin.
 func (s *scan) outputPiece(channel int, offset int64, p []byte) {
 	for i := range s.channels[channel].tracks {
-		t := &s.channels[channel].tracks[i]
-		follow(&t.framer, &t.where, offset, p)
+		s.channels[channel].tracks[i].follow(offset, p)
 	}
 }
 
-// follow adds p, which stands at offset of its stream, to f, and notes where f
-// goes bad.
-func follow(f *framer, where *int64, offset int64, p []byte) {
+// follow adds p, which stands at offset of its stream, and notes where f goes bad.
+func (f *following) follow(offset int64, p []byte) {
 	before := f.pos
 	if f.bad {
 		return
 	}
 	if f.add(p); f.bad {
-		*where = offset + max(f.whole-before, 0)
+		f.where = offset + max(f.whole-before, 0)
 	}
 }
 
@@ -392,7 +405,7 @@ func (s *scan) lay() {
 		}
 	}
 	for _, p := range s.parts {
-		for _, out := range p.channels {
+		for out := range p.all() {
 			s.track(out, within{})
 		}
 	}
@@ -419,7 +432,7 @@ func (s *scan) lost(in int) bool { return s.channels[in].unread || s.channels[in
 func (s *scan) track(out int, start within) {
 	ch := &s.channels[out]
 	if !slices.ContainsFunc(ch.tracks, func(t track) bool { return t.start == start }) {
-		ch.tracks = append(ch.tracks, track{start: start, framer: framer{within: start}})
+		ch.tracks = append(ch.tracks, track{start: start, following: following{framer: framer{within: start}}})
 	}
 }
 
@@ -451,8 +464,8 @@ func (s *scan) join() {
 	}
 	edges := match(s.pairs)
 	for i, ch := range s.channels {
-		if ch.frame.bad && !ch.unread {
-			s.channelError(CodeElement, i, ch.where, nil, "%s, %d bytes into the channel", ch.frame.text(), ch.frame.whole)
+		if ch.frame != nil && ch.frame.bad && !ch.unread {
+			s.channelError(CodeElement, i, ch.frame.where, nil, "%s, %d bytes into the channel", ch.frame.text(), ch.frame.whole)
 		}
 	}
 	joined := map[*ends]bool{}
@@ -494,7 +507,7 @@ func (s *scan) judge(p *pair) {
 }
 
 func (s *scan) unfinished(in int, text string) {
-	f := &s.channels[in].frame
+	f := s.channels[in].frame
 	s.channelError(CodeRecordFraming, in, -1, nil, "the last %d bytes are the beginning of a record, %s", f.pos-f.whole, text)
 }
 
@@ -517,13 +530,13 @@ func (s *scan) judgeOpen(joined map[*ends]bool) {
 		if joined[g] {
 			continue
 		}
-		for _, k := range slices.SortedFunc(maps.Keys(g.channels), comparePair) {
-			in := g.channels[k]
+		for _, k := range slices.SortedFunc(maps.Keys(g.channels), link.compare) {
+			in := int(g.channels[k])
 			if s.lost(in) || s.channels[in].frame.boundary() || s.fitsSomewhere(joined, func(p *pair) (int, int, bool) {
 				if p.gate != g {
 					return 0, 0, false
 				}
-				out, ok := p.part.channels[[2]int{k[1], k[0]}]
+				out, ok := p.part.at(k.turned())
 				return in, out, ok
 			}) {
 				continue
@@ -536,13 +549,13 @@ func (s *scan) judgeOpen(joined map[*ends]bool) {
 		if joined[p] {
 			continue
 		}
-		for _, k := range slices.SortedFunc(maps.Keys(p.channels), comparePair) {
-			out := p.channels[k]
+		for _, k := range slices.SortedFunc(maps.Keys(p.channels), link.compare) {
+			out := int(p.channels[k])
 			if s.channels[out].unread || s.trackOf(-1, out).boundary() || s.fitsSomewhere(joined, func(q *pair) (int, int, bool) {
 				if q.part != p {
 					return 0, 0, false
 				}
-				in, ok := q.gate.channels[[2]int{k[1], k[0]}]
+				in, ok := q.gate.at(k.turned())
 				return in, out, ok
 			}) {
 				continue
@@ -565,8 +578,8 @@ func (s *scan) misfitting(joined map[*ends]bool, e *ends, side inflight.Side) {
 			return
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(e.channels), comparePair) {
-		i := e.channels[k]
+	for _, k := range slices.SortedFunc(maps.Keys(e.channels), link.compare) {
+		i := int(e.channels[k])
 		byItself := side == inflight.Input && (s.lost(i) || s.channels[i].frame.boundary()) ||
 			side == inflight.Output && (s.channels[i].unread || s.trackOf(-1, i).boundary())
 		if candidates > 0 && !byItself {
