@@ -35,7 +35,13 @@ type coordinator struct {
 // request is a Request, and who made it; done is nil for the rhythm's own.
 type request struct {
 	Request
-	done func(CheckpointResult)
+	done func(CheckpointResult) // nil: nobody asked
+}
+
+func (r request) answer(result CheckpointResult) {
+	if r.done != nil {
+		r.done(result)
+	}
 }
 
 // pendingCheckpoint is one that was triggered and is not decided.
@@ -134,10 +140,12 @@ func (c *coordinator) begin(r request) {
 	how := c.decide(r.Request)
 	if how.Choice == ChooseSkip {
 		c.skip(how)
+		r.answer(CheckpointResult{Reason: ReasonSkipped, Decision: how.Reason})
 		return
 	}
 	slot, err := c.store.Begin(how.Reason)
 	if err != nil {
+		r.answer(CheckpointResult{Savepoint: r.Savepoint, Reason: ReasonOf(err), Cause: err})
 		c.a.fail(err)
 		return
 	}
@@ -268,9 +276,7 @@ func (c *coordinator) report(p *pendingCheckpoint) {
 		c.opts.OnCheckpoint(p.result)
 	}
 	c.history.enter(p)
-	if p.request.done != nil {
-		p.request.done(p.result)
-	}
+	p.request.answer(p.result)
 }
 
 // next begins what waits, or goes back to the rhythm.
