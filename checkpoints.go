@@ -66,7 +66,7 @@ func (j *Job) next(ctx context.Context, yield func(*Checkpoint, error) bool) (mo
 	}
 	more = yield(c, nil)
 	if c.failed == nil && c.pending.Checkpoint() == nil {
-		c.failed = c.abort(ctx, fmt.Errorf("%w: nobody has committed it", inflight.ErrOrder))
+		c.Abort(ctx, fmt.Errorf("%w: nobody has committed it", inflight.ErrOrder))
 	}
 	return more, c.failed
 }

@@ -225,6 +225,12 @@ func (c *Checkpoint) stats(committed *catalog.Checkpoint, acked time.Time) *form
 
 func ms(from, to time.Time) float64 { return float64(to.Sub(from).Microseconds()) / 1000 }
 
+// Abort gives the checkpoint up, which was not committed, because of cause. The
+// job goes on.
+func (c *Checkpoint) Abort(ctx context.Context, cause error) {
+	c.failed = c.abort(ctx, cause)
+}
+
 // abort gives the checkpoint up because of err. Nil means that it is complete:
 // the answer was lost, not the commit.
 func (c *Checkpoint) abort(ctx context.Context, err error) error {

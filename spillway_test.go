@@ -253,11 +253,14 @@ func TestGivenUp(t *testing.T) {
 		_, err = c.Commit(t.Context(), format.Unaligned)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
+		begin(t, j).Abort(t.Context(), fmt.Errorf("%w: a task is not ready", inflight.ErrRecovering))
+
 		require.NoError(t, take(t, j))
 		require.NoError(t, j.Coordinator.Err())
-		require.Len(t, causes, 3)
+		require.Len(t, causes, 4)
 		require.Contains(t, causes[0], "over-budget: ")
 		require.Contains(t, causes[1], "failed: ")
 		require.Contains(t, causes[2], "timeout: ")
+		require.Contains(t, causes[3], "recovering: still recovering: a task is not ready")
 	})
 }

@@ -18,6 +18,8 @@ var abortChecks = []check{
 		about: "The store is full for some time: checkpoints fail, and the job goes on without."},
 	{name: "abort/hanging-store", faults: true, body: hangingStore,
 		about: "A call to the store hangs: the checkpoint is given up after its timeout, and the job goes on."},
+	{name: "abort/impatient", body: impatient,
+		about: "Checkpoints that are given up while their barriers are on the way, one right after the other: each barrier counts for its own."},
 }
 
 // aborted has one call to the store suffer a fault.
@@ -74,4 +76,23 @@ func hangingStore(t *trial) {
 	in.faults.Set(wrap.Rule{When: wrap.AtOp(1 + t.rng.IntN(10)), Then: wrap.Hang()})
 	t.survives(in, triggers, 1)
 	t.finish(in)
+}
+
+// impatient takes checkpoints whose timeout is about as long as barriers need.
+func impatient(t *trial) {
+	t.job.Sleep *= 2
+	t.job.Timeout = t.job.Sleep/4 + t.within(3*t.job.Sleep)
+	in := t.start()
+	for range 4 * triggers {
+		err := t.trigger(in)
+		if errors.Is(err, ErrFinished) {
+			break
+		}
+		t.require(!errors.Is(err, inflight.ErrFenced), "Trigger: nobody has taken over: %w", err)
+	}
+	t.crash(in)
+	t.job.Timeout = fullTimeout
+	in = t.restore()
+	t.checkpoints(in, 1)
+	t.stop(in)
 }

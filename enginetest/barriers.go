@@ -1,6 +1,11 @@
 package enginetest
 
-import "time"
+import (
+	"errors"
+	"time"
+
+	"github.com/spillway-io/spillway/inflight"
+)
 
 var barrierChecks = []check{
 	{name: "barriers/aligned", mode: Aligned, once: true, body: barriers,
@@ -13,6 +18,8 @@ var barrierChecks = []check{
 		about: "Barriers that come in time: nothing is captured."},
 	{name: "barriers/in-a-row", body: inARow,
 		about: "A checkpoint right after the other: a barrier may meet the one before it."},
+	{name: "barriers/after-restore", shape: aroundBuffer, body: afterRestore,
+		about: "A checkpoint right after a restore, while what was restored is still in flight: it is captured again, or declined as ErrRecovering."},
 	{name: "barriers/empty", once: true, body: empty,
 		about: "A job without a record has checkpoints, an end and a restore like any other."},
 	{name: "barriers/finished", once: true, body: finished,
@@ -51,6 +58,19 @@ func inARow(t *trial) {
 		}
 		t.crash(in)
 		in = t.restore()
+	}
+	t.stop(in)
+}
+
+func afterRestore(t *trial) {
+	in := t.start()
+	t.enough(t.checkpoints(in, 1))
+	for range 3 {
+		t.crash(in)
+		in = t.restore()
+		if err := t.trigger(in); !errors.Is(err, ErrFinished) && !errors.Is(err, inflight.ErrRecovering) {
+			t.must(err, "Trigger")
+		}
 	}
 	t.stop(in)
 }

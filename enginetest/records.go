@@ -33,16 +33,20 @@ func long(rng *rand.Rand, buffer int) int { return 2*buffer + rng.IntN(3*buffer)
 
 const keys = 7
 
-// sources makes the records of a job. A record that has the room for it begins
-// with key, source and number, "k3-s0-17-"; the rest is random letters. A shorter
-// one is letters only.
+// sources makes the records of a job; some sources are shorter than others. A
+// record that has the room for it begins with key, source and number, "k3-s0-17-";
+// the rest is random letters. A shorter one is letters only.
 func sources(rng *rand.Rand, o Options, s shape) [][]string {
 	if s == nil {
 		s = short
 	}
 	all := make([][]string, o.Sources)
 	for i := range all {
-		for n := range o.Records {
+		length := o.Records
+		if i > 0 && rng.IntN(2) == 0 {
+			length = rng.IntN(o.Records)
+		}
+		for n := range length {
 			head := fmt.Sprintf("k%d-s%d-%d-", rng.IntN(keys), i, n)
 			size := s(rng, o.BufferSize)
 			if size < len(head) {

@@ -333,7 +333,9 @@ func (r *life) checkpoint() (inflight.CheckpointID, error) {
 		_ = capture.State("next", inflight.Bytes(binary.BigEndian.AppendUint64(nil, r.next[s]))) // Commit tells of errors
 		for _, conn := range conns {
 			_ = capture.Cuts(conn.emitted)
-			conn.barrier = new(conn.emitted.Bytes)
+			if conn.barrier == nil || r.e.plant != "barriers of old checkpoints count" {
+				conn.barrier = new(conn.emitted.Bytes)
+			}
 		}
 		_ = capture.FinishInput()
 	}
@@ -347,14 +349,31 @@ func (r *life) checkpoint() (inflight.CheckpointID, error) {
 			}
 			r.snapshot(c, k)
 			k++
-		} else if r.step(); r.ctx.Err() != nil {
+			continue
+		}
+		if r.step(); r.ctx.Err() != nil {
 			return 0, r.ctx.Err()
+		}
+		if time.Since(begun) >= r.j.Timeout {
+			r.giveUp(c)
+			return 0, inflight.ErrTimeout
 		}
 	}
 	for s := range r.conns {
 		_ = c.Captures[toyTask("source", s)].FinishOutput()
 	}
 	return r.commit(c, alignment)
+}
+
+// giveUp gives up a checkpoint whose barriers are still on their way.
+func (r *life) giveUp(c *spillway.Checkpoint) {
+	c.Abort(r.ctx, inflight.ErrTimeout)
+	if r.e.plant == "barriers of old checkpoints count" {
+		return
+	}
+	for _, conn := range slices.Concat(r.conns...) {
+		conn.barrier = nil
+	}
 }
 
 // snapshot captures counter k, and what its barriers overtake.

@@ -17,11 +17,16 @@ var zombieChecks = []check{
 		about: "An instance that is paused in any call to the store wakes up after another one has taken over: it is fenced."},
 }
 
+// slower is how much longer than their heirs zombies work on a record: they do not
+// come to their end before, and what they put out is seen to be incomplete.
+const slower = 4
+
 // zombieRunning restores the job while an instance of it is at work.
 func zombieRunning(t *trial) {
-	t.job.Sleep *= 4 // so that it does not come to its end before
+	t.job.Sleep *= slower
 	zombie := t.start()
 	t.enough(t.checkpoints(zombie, 1))
+	t.job.Sleep /= slower
 	heir := t.restore()
 	if t.rng.IntN(2) == 0 {
 		t.checkpoints(heir, 1)
@@ -66,6 +71,7 @@ func zombiePaused(t *trial) {
 		close(paused)
 		<-awake
 	})}}
+	t.job.Sleep *= slower
 	ended, wait := t.aside(z.live)
 	select {
 	case <-ended: // before it came to the call
@@ -76,6 +82,7 @@ func zombiePaused(t *trial) {
 		}
 	}
 	z.now.Store(contested)
+	t.job.Sleep /= slower
 	heir := t.restore()
 	z.now.Store(superseded)
 	t.checkpoints(heir, 1)
