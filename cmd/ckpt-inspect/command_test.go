@@ -122,6 +122,11 @@ func TestCompletion(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), []string{cobra.ShellCompRequestCmd, "dump", "--side", ""}))
 	require.Contains(t, stdout.String(), "input\noutput\nstate\n")
+	for line, want := range map[string]string{"show --by ": "size\n", "flink ": "compact\tPut many", "flink convert --to ": "spillway\n", "flink convert --codec ": "none\ns2\nzstd\nauto\n"} {
+		stdout.Reset()
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), append([]string{cobra.ShellCompRequestCmd}, strings.Split(line, " ")...)))
+		require.Contains(t, stdout.String(), want, line)
+	}
 }
 
 func TestColours(t *testing.T) {
@@ -179,7 +184,8 @@ func TestInterrupted(t *testing.T) {
 	fixture(t, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"dump", dir + "/words"}, {"verify", "--all", dir}, {"roundtrip", dir + "/words"}, {"gc", dir}, {"backend-check", dir}} {
+	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"dump", dir + "/words"}, {"verify", "--all", dir}, {"roundtrip", dir + "/words"}, {"gc", dir}, {"backend-check", dir},
+		{"channels", dir + "/words"}, {"du", dir + "/words"}, {"diff", dir + "/words", dir + "/words"}, {"flink", "seal", dir}, {"flink", "compact", dir, dir + "/new"}} {
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, 130, run(ctx, testEnv(&stdout, &stderr), args), args)
 		require.Equal(t, "ckpt-inspect: interrupted\n", stderr.String())
@@ -192,7 +198,24 @@ func TestReadOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "ckpt")
 	fixture(t, dir)
 	before := contents(t, dir)
-	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"dump", dir + "/words"}, {"verify", "--all", dir}, {"roundtrip", dir + "/words"}, {"gc", "-n", dir}, {"gc", "-n", "--fence", dir}} {
+	for _, args := range [][]string{{"ls", dir}, {"show", dir + "/words"}, {"dump", dir + "/words"}, {"verify", "--all", dir}, {"roundtrip", dir + "/words"}, {"gc", "-n", dir}, {"gc", "-n", "--fence", dir},
+		{"channels", dir + "/words"}, {"du", dir + "/words"}, {"diff", dir + "/words", dir + "/other"}} {
+		var stdout, stderr bytes.Buffer
+		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args), "%s: %s", args, &stderr)
+		require.Equal(t, before, contents(t, dir), args)
+	}
+}
+
+// TestReadOnlyFlink shows the same on a checkpoint of Flink, where a plan is no
+// more than a plan.
+func TestReadOnlyFlink(t *testing.T) {
+	dir := flinktest.Unpack(t, "resume")
+	before := contents(t, dir)
+	for _, line := range []string{"ls", "show --digest", "channels", "du", "dump --records", "verify --all", "flink seal -n", "flink compact -n", "flink drop --all -n", "flink relocate -n", "flink salvage -n", "flink convert --to spillway -n"} {
+		args := append(strings.Fields(line), dir)
+		if strings.HasPrefix(line, "flink") && !strings.Contains(line, "seal") {
+			args = append(args, filepath.Join(dir, "new", "chk-3"))
+		}
 		var stdout, stderr bytes.Buffer
 		require.Equal(t, 0, run(t.Context(), testEnv(&stdout, &stderr), args), "%s: %s", args, &stderr)
 		require.Equal(t, before, contents(t, dir), args)
