@@ -21,16 +21,18 @@ type Stats struct {
 	// Retries are the requests that were sent again, and Resumed the reads that
 	// went on behind where they were cut.
 	Retries, Resumed int64
+	// Read are the bytes of all answers.
+	Read int64
 }
 
 // Requests is the number of all requests.
 func (s Stats) Requests() int64 { return s.Puts + s.Posts + s.Gets + s.Heads + s.Deletes }
 
-type counters struct{ puts, posts, gets, heads, deletes, retries, resumed atomic.Int64 }
+type counters struct{ puts, posts, gets, heads, deletes, retries, resumed, read atomic.Int64 }
 
 func (c *counters) stats() Stats {
 	return Stats{Puts: c.puts.Load(), Posts: c.posts.Load(), Gets: c.gets.Load(), Heads: c.heads.Load(), Deletes: c.deletes.Load(),
-		Retries: c.retries.Load(), Resumed: c.resumed.Load()}
+		Retries: c.retries.Load(), Resumed: c.resumed.Load(), Read: c.read.Load()}
 }
 
 func (c *counters) count(method string) {
@@ -116,17 +118,19 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		w.slots.release()
 		return resp, nil
 	}
-	resp.Body = &answer{ReadCloser: resp.Body, release: sync.OnceFunc(w.slots.release)}
+	resp.Body = &answer{ReadCloser: resp.Body, release: sync.OnceFunc(w.slots.release), read: &w.count.read}
 	return resp, nil
 }
 
 type answer struct {
 	io.ReadCloser
 	release func()
+	read    *atomic.Int64
 }
 
 func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
+	a.read.Add(int64(n))
 	if err != nil {
 		a.release()
 	}
