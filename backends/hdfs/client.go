@@ -30,7 +30,7 @@ type pool struct {
 
 	mu     sync.Mutex
 	closed bool
-	idle   []*client            // the one used last at the end
+	idle   []*client            // the one that has waited longest first
 	all    map[*client]struct{} // also those in use
 	sweep  *time.Timer
 }
@@ -42,23 +42,32 @@ func newPool(o *Options) *pool {
 	return p
 }
 
-// take returns a client that waits, if there is one: rather one that has a file
-// open that is to be read.
-func (p *pool) take(file uint64) *client {
+// take returns a client that waits, if there is one: best one that is at the place
+// where a file is to be read, or has the file open, or has none.
+func (p *pool) take(file uint64, off int64) *client {
 	for {
 		p.mu.Lock()
-		at := len(p.idle) - 1
+		best, rank := -1, -1
 		for i, c := range p.idle {
-			if file != 0 && c.file == file {
-				at = i
+			r := 0
+			switch {
+			case file != 0 && c.file == file && c.next == off:
+				r = 3
+			case file != 0 && c.file == file:
+				r = 2
+			case c.file == 0:
+				r = 1
+			}
+			if r > rank {
+				best, rank = i, r
 			}
 		}
-		if at < 0 {
+		if best < 0 {
 			p.mu.Unlock()
 			return nil
 		}
-		c := p.idle[at]
-		p.idle = slices.Delete(p.idle, at, at+1)
+		c := p.idle[best]
+		p.idle = slices.Delete(p.idle, best, best+1)
 		p.mu.Unlock()
 		if c.fault() == nil {
 			c.reused = true
@@ -73,7 +82,7 @@ func (p *pool) take(file uint64) *client {
 // waited. Release it.
 func (b *Backend) connect(ctx context.Context, op, name string, fresh bool) (*client, error) {
 	if !fresh {
-		if c := b.pool.take(0); c != nil {
+		if c := b.pool.take(0, 0); c != nil {
 			return c, nil
 		}
 	}
@@ -113,19 +122,24 @@ func (p *pool) dial(ctx context.Context) (*client, error) {
 	}
 }
 
-// put takes a client back.
+// put takes a client back. Where enough wait, the one that has waited longest
+// goes.
 func (p *pool) put(c *client) {
 	p.mu.Lock()
-	keep := !p.closed && c.fault() == nil && len(p.idle) < maxIdle
-	if keep {
+	if !p.closed && c.fault() == nil {
 		c.since = time.Now()
 		p.idle = append(p.idle, c)
+		c = nil
 		if len(p.idle) == 1 {
 			p.sweep.Reset(idleTime)
 		}
+		if len(p.idle) > maxIdle {
+			c = p.idle[0]
+			p.idle = slices.Delete(p.idle, 0, 1)
+		}
 	}
 	p.mu.Unlock()
-	if !keep {
+	if c != nil {
 		c.end()
 	}
 }
@@ -181,6 +195,7 @@ type client struct {
 
 	reader *hdfs.FileReader // of the last read
 	file   uint64           // that the reader reads
+	next   int64            // offset that it is at
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}

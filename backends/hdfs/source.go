@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"sync"
 	"sync/atomic"
 
 	hdfs "github.com/colinmarc/hdfs/v2"
@@ -22,6 +23,9 @@ type source struct {
 	info   backends.Info
 	id     uint64
 	closed atomic.Bool
+
+	mu   sync.Mutex
+	ends map[int64]chan struct{} // where reads end that are under way; closed when they are over
 }
 
 // Open looks the file up. Datanodes are asked with the first read.
@@ -35,7 +39,7 @@ func (b *Backend) Open(ctx context.Context, name string) (backends.Source, error
 		if err != nil {
 			return nil, missing(err)
 		}
-		return &source{b: b, info: info(name, st), id: id(st)}, nil
+		return &source{b: b, info: info(name, st), id: id(st), ends: map[int64]chan struct{}{}}, nil
 	})
 	if err != nil {
 		return nil, err
@@ -56,9 +60,36 @@ func (s *source) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return err
 	}
 	r := s.at(ctx, off, off+int64(len(p)))
-	defer r.letGo()
+	defer s.follow(r)()
 	_, err := io.ReadFull(r, p)
+	r.letGo()
 	return err
+}
+
+// follow waits for the read that ends where r begins, if there is one: to go on
+// where it is costs a reader nothing, and to begin elsewhere a connection. The
+// function that it returns is for the end of r.
+func (s *source) follow(r *stream) (ended func()) {
+	over, end := make(chan struct{}), r.end
+	s.mu.Lock()
+	before := s.ends[r.off]
+	delete(s.ends, r.off) // for one of several
+	s.ends[end] = over
+	s.mu.Unlock()
+	if before != nil {
+		select {
+		case <-before:
+		case <-r.ctx.Done():
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		if s.ends[end] == over {
+			delete(s.ends, end)
+		}
+		s.mu.Unlock()
+		close(over)
+	}
 }
 
 // Stream reads n bytes from off.
@@ -154,6 +185,7 @@ func (r *stream) read(p []byte) (int, error) {
 	if n > 0 && gaveUp(r.client.reader) {
 		return 0, cmp.Or(r.client.dataFault(), errChecksum)
 	}
+	r.client.next += int64(n)
 	return n, err
 }
 
@@ -177,7 +209,7 @@ func (r *stream) connect() (err error) {
 	b, s := r.s.b, r.s
 	c := (*client)(nil)
 	if r.failed == 0 {
-		c = b.pool.take(s.id)
+		c = b.pool.take(s.id, r.off)
 	}
 	if c == nil {
 		if c, err = b.connect(r.ctx, "read", s.info.Name, r.failed > 0); err != nil {
@@ -197,9 +229,12 @@ func (r *stream) connect() (err error) {
 		if size := reader.Stat().Size(); size != s.info.Size {
 			return &kindError{inflight.ErrCorrupt, fmt.Errorf("it had %d bytes when it was opened, and has %d", s.info.Size, size), "somebody has changed it"}
 		}
-		c.reader, c.file = reader, s.id
+		c.reader, c.file, c.next = reader, s.id, 0
 	}
-	_, err = c.reader.Seek(r.off, io.SeekStart)
+	if c.next == r.off { // to seek where it is would cost the connection
+		return nil
+	}
+	c.next, err = c.reader.Seek(r.off, io.SeekStart)
 	return err
 }
 

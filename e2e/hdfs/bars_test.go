@@ -1,14 +1,21 @@
 package hdfs_test
 
 import (
+	"context"
 	"io"
+	"net"
+	"os"
+	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	colinmarc "github.com/colinmarc/hdfs/v2"
 	"github.com/stretchr/testify/require"
 
+	"github.com/spillway-io/spillway/backends/hdfs"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 	"github.com/spillway-io/spillway/reader"
@@ -44,6 +51,10 @@ func TestBars(t *testing.T) {
 	if full() {
 		size = 1 << 30
 	}
+	if mib, err := strconv.Atoi(os.Getenv("SPILLWAY_E2E_MIB")); err == nil {
+		size = mib << 20
+	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(88 << 20)) // as GOMEMLIMIT does it
 	c := one.up(t)
 	root := c.tree()
 	client, err := colinmarc.NewClient(colinmarc.ClientOptions{Addresses: []string{c.env["NAMENODE"]}, User: "flink"})
@@ -57,6 +68,7 @@ func TestBars(t *testing.T) {
 		return float64(size) / (1 << 20) / time.Since(begun).Seconds()
 	}
 	rawWrite := func() {
+		require.NoError(t, client.RemoveAll(root+"/raw"))
 		w, err := client.CreateFile(root+"/raw", 1, 128<<20, 0o644)
 		require.NoError(t, err)
 		for n := 0; n < size; n += len(buffer) {
@@ -76,7 +88,13 @@ func TestBars(t *testing.T) {
 		require.EqualValues(t, size, n)
 		require.NoError(t, r.Close())
 	}
-	b := c.open(t, root+"/ours", nil)
+	var dials atomic.Int64
+	b := c.open(t, root+"/ours", func(o *hdfs.Options) {
+		o.Dial = func(ctx context.Context, kind, address string) (net.Conn, error) {
+			dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, kind, address)
+		}
+	})
 	restore := func(h inflight.Handle) (n int) {
 		r := reader.Open(b, "job", reader.Options{Memory: 32 << 20})
 		s, err := r.Subtask(t.Context(), h)
@@ -103,9 +121,9 @@ func TestBars(t *testing.T) {
 				require.NoError(t, err)
 			})
 		})
-		t.Logf("write: raw %.0f MiB/s, ours %.0f MiB/s, ratio %.2f, peak memory %d MiB", raw, ours, ours/raw, memory>>20)
+		t.Logf("write: raw %.0f MiB/s, ours %.0f MiB/s, ratio %.2f, peak memory %d MiB, %d connections", raw, ours, ours/raw, memory>>20, dials.Swap(0))
 		raw = rate(rawRead)
 		memory = peak(func() { ours = rate(func() { require.Equal(t, size, restore(h)) }) })
-		t.Logf("restore: raw %.0f MiB/s, ours %.0f MiB/s, ratio %.2f, peak memory %d MiB", raw, ours, ours/raw, memory>>20)
+		t.Logf("restore: raw %.0f MiB/s, ours %.0f MiB/s, ratio %.2f, peak memory %d MiB, %d connections", raw, ours, ours/raw, memory>>20, dials.Swap(0))
 	}
 }
