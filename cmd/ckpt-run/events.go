@@ -19,6 +19,7 @@ type checkpointLine struct {
 	Text                   string        `json:"text,omitempty"`
 	Kind                   string        `json:"kind"`
 	Alignment              string        `json:"alignment"`
+	Decision               string        `json:"decision,omitempty"`
 	DurationMs             float64       `json:"duration_ms"`
 	AckMs                  float64       `json:"ack_ms"`
 	SizeBytes              int64         `json:"size_bytes"`
@@ -88,7 +89,7 @@ func round(f float64) float64 { return math.Round(f*1000) / 1000 }
 // the graph.
 func lineOf(r dataflow.CheckpointResult, ranks map[string]int) checkpointLine {
 	l := checkpointLine{Event: "checkpoint", ID: uint64(r.ID), State: "completed", Kind: "checkpoint", Alignment: r.Alignment(),
-		DurationMs: ms(r.Duration), AckMs: ms(r.AckTime), SizeBytes: r.Committed.Bytes, Files: r.Committed.Files, Subtasks: []subtaskLine{}}
+		Decision: r.Decision, DurationMs: ms(r.Duration), AckMs: ms(r.AckTime), SizeBytes: r.Committed.Bytes, Files: r.Committed.Files, Subtasks: []subtaskLine{}}
 	if r.Savepoint {
 		l.Kind = "savepoint"
 	}

@@ -50,7 +50,7 @@ type app struct {
 	seed                     uint64
 	json, trace              bool
 	faults                   []string
-	sink                     string
+	sink, listen             string
 
 	file string
 	set  []string
@@ -82,7 +82,7 @@ func newRoot(e *env) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	a.runFlags(root.Flags())
 	a.configFlags(root.PersistentFlags())
-	root.AddCommand(a.config())
+	root.AddCommand(a.config(), a.doctor())
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	root.InitDefaultHelpCmd()
@@ -109,6 +109,7 @@ func (a *app) runFlags(f *pflag.FlagSet) {
 	f.IntVar(&a.restarts, "restarts", 3, "of a job that failed; -1: any number")
 	f.DurationVar(&a.savepointAfter, "savepoint-after", 0, "when to take a savepoint")
 	f.Uint64Var(&a.seed, "seed", 0, "of what is left to chance")
+	f.StringVar(&a.listen, "listen", "", "HOST:PORT of the live page, /checkpoints and /metrics; without a host: this machine only")
 	f.BoolVar(&a.trace, "trace", false, "print what happens to each barrier")
 }
 

@@ -16,11 +16,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/backends/wrap"
 	"github.com/spillway-io/spillway/catalog"
+	"github.com/spillway-io/spillway/cmd/ckpt-run/monitor"
 	"github.com/spillway-io/spillway/dataflow"
 	"github.com/spillway-io/spillway/inflight"
 	"github.com/spillway-io/spillway/internal/attach"
 	"github.com/spillway-io/spillway/internal/config"
+	"github.com/spillway-io/spillway/internal/trigger"
 )
 
 // runner is one run of a job.
@@ -40,6 +43,11 @@ type runner struct {
 	base     bool        // there was something to restore
 	started  bool        // the job was claimed
 	latest   string      // checkpoint, for the live line
+	state    int64       // bytes of operator state in the last checkpoint
+
+	monitor *monitor.Monitor
+	space   *trigger.Space // nil: nobody asks
+	refresh func()         // looks at the free space again; may be nil
 }
 
 func (a *app) newReport() *report {
@@ -75,6 +83,7 @@ func (a *app) run(ctx context.Context, flags *pflag.FlagSet, args []string) (err
 	}
 	defer b.Close()
 	x.introduce(where)
+	defer x.watchSpace(ctx, b)()
 	return x.execute(ctx, b)
 }
 
@@ -236,20 +245,32 @@ func (x *runner) introduce(where string) {
 
 // execute runs the job to its end.
 func (x *runner) execute(ctx context.Context, b backends.Backend) error {
-	joined, err := attach.New(attach.Options{Backend: b, Name: x.job, Graph: x.graph, Dataflow: x.settings.Dataflow,
+	var job *dataflow.Job
+	if x.listen != "" {
+		x.monitor = x.newMonitor(func() dataflow.Stats { return job.Stats() })
+		b = wrap.Observe(b, x.monitor)
+	}
+	joined, err := attach.New(attach.Options{Backend: b, Name: x.job, Observer: x.observer(), Accounted: x.accounted,
+		Capacity: x.bound,
+		Graph:    x.graph, Dataflow: x.settings.Dataflow,
 		Start: x.settings.Start, Fresh: x.restore == "none", Catalog: x.settings.Catalog, Writer: x.settings.Writer, Restore: x.settings.Restore,
 		OnRestore: x.onRestore})
 	if err != nil {
 		return err
 	}
 	defer joined.Close()
-	job := dataflow.NewJob(x.graph, x.settings.Dataflow, func(ctx context.Context) (dataflow.Store, error) {
+	job = dataflow.NewJob(x.graph, x.settings.Dataflow, func(ctx context.Context) (dataflow.Store, error) {
 		s, err := joined.Open(ctx)
 		if err == nil {
 			x.opened(s)
 		}
 		return s, err
 	})
+	stopServing, err := x.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopServing()
 	beside, stop := context.WithCancel(ctx)
 	var others sync.WaitGroup
 	others.Go(func() { x.watch(beside, job) })
@@ -353,6 +374,9 @@ func (x *runner) watch(ctx context.Context, job *dataflow.Job) {
 
 func (x *runner) onRestore(i attach.RestoreInfo) {
 	l := restoreLine{Event: "restore", Checkpoint: uint64(i.Checkpoint), Buffers: i.Buffers, Bytes: i.Bytes, DurationMs: ms(i.Duration)}
+	if x.monitor != nil {
+		x.monitor.Restored(l)
+	}
 	x.mu.Lock()
 	x.replayed.Buffers += l.Buffers
 	x.replayed.Bytes += l.Bytes
@@ -374,7 +398,11 @@ func (x *runner) onCheckpoint(r dataflow.CheckpointResult) {
 	x.mu.Lock()
 	x.history.add(l, measure)
 	x.latest = fmt.Sprintf("%s %d %s", l.Kind, l.ID, l.State)
+	if r.Completed {
+		x.state = int64(l.StateBytes)
+	}
 	x.mu.Unlock()
+	x.noted(r, l)
 	x.event(l, func() string { return x.report.checkpoint(l) })
 	if l.State == "failed" || l.State == "declined" {
 		x.log.Warn("checkpoint not completed", "checkpoint", r.ID, "state", l.State, "reason", r.Reason, "cause", l.Text)
@@ -385,6 +413,9 @@ func (x *runner) onRestart(attempt int, cause error) {
 	x.mu.Lock()
 	x.history.restarts++
 	x.mu.Unlock()
+	if x.monitor != nil {
+		x.monitor.Restarted()
+	}
 	x.log.Warn("restart", "attempt", attempt, "cause", oneLine(cause))
 }
 
@@ -395,6 +426,9 @@ func (x *runner) onLog(e dataflow.TraceEvent) {
 		dataflow.PointSwitchUpstream: "switch upstream", dataflow.PointSwitchDownstream: "switch downstream"}[e.Point]
 	if e.Point == dataflow.PointSlow || e.Point == dataflow.PointFallback {
 		level = slog.LevelWarn
+	}
+	if e.Point == dataflow.PointFallback && x.monitor != nil {
+		x.monitor.FellBack()
 	}
 	who := []any{"checkpoint", e.Checkpoint}
 	if e.Task.Vertex != "" {

@@ -191,7 +191,6 @@ func TestContradictions(t *testing.T) {
 	for _, tc := range []struct{ set, want string }{
 		{"unaligned.enabled=true checkpoint.mode=at-least-once", "cannot use unaligned checkpoints with at-least-once mode (set it to exactly-once, or unaligned.enabled to false)"},
 		{"unaligned.enabled=true checkpoint.max-concurrent=2", "unaligned checkpoints come one at a time (set it to 1, or unaligned.enabled to false)"},
-		{"unaligned.trigger=auto", "the decision chain is not part of this version (leave it at always, and choose by unaligned.aligned-timeout)"},
 		{"unaligned.allow-without-source=true", "a source subtask of this runtime is never gone alone: the job restarts (leave it at false)"},
 		{"network=credit network.exclusive-buffers=0 network.floating-buffers=0", "a gate without buffers receives nothing (give it or network.floating-buffers 1 at least)"},
 		{"unaligned.max-buffered-data=1kb unaligned.max-buffered-data-per-task=1mb", "one subtask may not hold more than all (set it lower, or raise unaligned.max-buffered-data)"},
@@ -222,12 +221,15 @@ func TestWarnings(t *testing.T) {
 		"unaligned.aligned-timeout=0":  nil,
 		"unaligned.source.orders=aligned unaligned.edge.a-b=unaligned": {"unaligned.source.orders has no effect: unaligned.enabled is false",
 			"unaligned.edge.a-b has no effect: unaligned.enabled is false"},
-		"unaligned.enabled=true unaligned.aligned-timeout=1s checkpoint.timeout=1s": {"unaligned.aligned-timeout has no effect: the checkpoint is discarded after 1s, before it would switch"},
-		"unaligned.force=true trigger.min-free=1mb":                                 {"unaligned.force has no effect: unaligned.trigger is always", "trigger.min-free has no effect: unaligned.trigger is always"},
-		"checkpoint.max-concurrent=2":                                               {"checkpoint.max-concurrent has no effect: the runtime takes one checkpoint at a time"},
-		"network.exclusive-buffers=3":                                               {"network.exclusive-buffers has no effect: network is local"},
-		"network.exclusive-buffers=3 network=credit":                                nil,
-		"restore.buffer=1mb":                                                        {"restore.buffer has no effect: the parallelism does not change"},
+		"unaligned.enabled=true unaligned.aligned-timeout=1s checkpoint.timeout=1s":               {"unaligned.aligned-timeout has no effect: the checkpoint is discarded after 1s, before it would switch"},
+		"unaligned.force=true trigger.min-free=1mb":                                               {"unaligned.force has no effect: unaligned.trigger is always", "trigger.min-free has no effect: unaligned.trigger is always"},
+		"unaligned.trigger=auto trigger.min-free=1mb":                                             {"unaligned.trigger has no effect: unaligned.enabled is false", "trigger.min-free has no effect: unaligned.enabled is false"},
+		"unaligned.enabled=true unaligned.trigger=auto trigger.min-free=1mb":                      nil,
+		"unaligned.enabled=true unaligned.trigger=auto unaligned.force=true trigger.queue-fill=1": {"trigger.queue-fill has no effect: unaligned.force is true"},
+		"checkpoint.max-concurrent=2":                                                             {"checkpoint.max-concurrent has no effect: the runtime takes one checkpoint at a time"},
+		"network.exclusive-buffers=3":                                                             {"network.exclusive-buffers has no effect: network is local"},
+		"network.exclusive-buffers=3 network=credit":                                              nil,
+		"restore.buffer=1mb":                                                                      {"restore.buffer has no effect: the parallelism does not change"},
 	} {
 		require.Equal(t, want, given(t, set).Warnings(), set)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spillway-io/spillway/dataflow"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/internal/trigger"
 	"github.com/spillway-io/spillway/restore"
 	"github.com/spillway-io/spillway/writer"
 )
@@ -24,6 +25,9 @@ type Settings struct {
 	Catalog  catalog.Options
 	Start    catalog.StartOptions
 	Restore  restore.Options
+	// Trigger is the chain of unaligned.trigger=auto; nil: always. It does not
+	// know the store yet.
+	Trigger *trigger.Chain
 }
 
 // Settings fills the options of the packages. It refuses what contradicts
@@ -54,6 +58,10 @@ func (c *Config) Settings() (s *Settings, err error) {
 	}
 	if s.Writer.Codec, err = format.ParseCodec(as[string](c, "compression")); err != nil {
 		return nil, err
+	}
+	if s.Dataflow.Unaligned && as[string](c, "unaligned.trigger") == "auto" {
+		s.Trigger = &trigger.Chain{QueueFill: as[float64](c, "trigger.queue-fill"), OverrunShare: as[float64](c, "trigger.overrun-share"),
+			AlignedTimeout: s.Dataflow.AlignedTimeout, MinFree: cmp.Or(as[int64](c, "trigger.min-free"), s.Writer.MaxBuffered), Force: as[bool](c, "unaligned.force")}
 	}
 	for key, e := range c.within("unaligned.source.") {
 		if e.text == "aligned" {
@@ -102,8 +110,6 @@ func (c *Config) contradictions() error {
 		return refuse("checkpoint.mode", "set it to exactly-once, or unaligned.enabled to false", "cannot use unaligned checkpoints with at-least-once mode")
 	case unaligned && as[int](c, "checkpoint.max-concurrent") > 1:
 		return refuse("checkpoint.max-concurrent", "set it to 1, or unaligned.enabled to false", "unaligned checkpoints come one at a time")
-	case as[string](c, "unaligned.trigger") == "auto":
-		return refuse("unaligned.trigger", "leave it at always, and choose by unaligned.aligned-timeout", "the decision chain is not part of this version")
 	case as[bool](c, "unaligned.allow-without-source"):
 		return refuse("unaligned.allow-without-source", "leave it at false", "a source subtask of this runtime is never gone alone: the job restarts")
 	case as[string](c, "network") == "credit" && as[int](c, "network.exclusive-buffers")+as[int](c, "network.floating-buffers") == 0:
@@ -134,10 +140,24 @@ func (c *Config) Warnings() (warnings []string) {
 	} else if limit := as[time.Duration](c, "checkpoint.timeout"); timeout >= limit {
 		warn("unaligned.aligned-timeout", "the checkpoint is discarded after %s, before it would switch", FormatDuration(limit))
 	}
-	warn("unaligned.force", "unaligned.trigger is always")
-	warn("trigger.queue-fill", "unaligned.trigger is always")
-	warn("trigger.overrun-share", "unaligned.trigger is always")
-	warn("trigger.min-free", "unaligned.trigger is always")
+	why := ""
+	switch {
+	case as[string](c, "unaligned.trigger") != "auto":
+		why = "unaligned.trigger is always"
+	case !as[bool](c, "unaligned.enabled"):
+		why = "unaligned.enabled is false"
+		warn("unaligned.trigger", "%s", why)
+	}
+	if why != "" {
+		warn("unaligned.force", "%s", why)
+	} else if as[bool](c, "unaligned.force") {
+		why = "unaligned.force is true"
+	}
+	if why != "" {
+		for _, key := range []string{"trigger.queue-fill", "trigger.overrun-share", "trigger.min-free"} {
+			warn(key, "%s", why)
+		}
+	}
 	warn("checkpoint.max-concurrent", "the runtime takes one checkpoint at a time")
 	warn("restore.buffer", "the parallelism does not change")
 	if as[string](c, "network") != "credit" {

@@ -48,7 +48,7 @@ var rules = []rule{
 	{pkg: "inspect", ours: append([]string{"flink", "catalog", "restore", "reader", "backends/backendtest"}, below...)},
 	{pkg: "dataflow", ours: []string{"inflight"}},
 	{pkg: "internal/attach", ours: append([]string{"dataflow", "sharing", "writer", "reader", "restore", "catalog"}, below...)},
-	{pkg: "internal/config", ours: append([]string{"dataflow", "writer", "catalog", "restore"}, below...), theirs: []string{"github.com/goccy/go-yaml"}},
+	{pkg: "internal/config", ours: append([]string{"dataflow", "writer", "catalog", "restore", "internal/trigger"}, below...), theirs: []string{"github.com/goccy/go-yaml"}},
 	{pkg: "internal/trigger", ours: []string{"dataflow", "backends"}, theirs: []string{"github.com/dustin/go-humanize"}},
 	{pkg: "internal/lint"},
 	{pkg: "internal/statetest", ours: below, program: true},
