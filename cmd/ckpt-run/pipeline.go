@@ -3,15 +3,15 @@ package main
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
-
-	"fmt"
 
 	"github.com/spillway-io/spillway/dataflow"
 )
@@ -98,6 +98,10 @@ func (p *pipeline) generator(subtask int, s *source) *dataflow.Generator {
 	}
 	keys := int64(p.keys)
 	body := make([]byte, p.recordBytes-wireBytes)
+	random := rand.New(rand.NewPCG(1, uint64(subtask)))
+	for i := range body {
+		body[i] = "abcdefghijklmnopqrstuvwxyz012345"[random.IntN(32)] // not as easy to compress as zeros
+	}
 	g.Body = func(dst []byte, n int64) []byte {
 		binary.BigEndian.PutUint32(body[headBytes:], uint32(n%keys))
 		return append(dst, s.number(body)...)
