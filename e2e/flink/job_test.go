@@ -85,11 +85,13 @@ func verified(t testing.TB, c *flink.Checkpoint) *flink.Report {
 	return r
 }
 
-// execute carries a plan out in a new directory, opens what came of it, and
-// verifies that.
-func execute(t testing.TB, p interface {
+// executor is a plan, or a conversion.
+type executor interface {
 	Execute(ctx context.Context, dst backends.Backend, dir string) error
-}, id inflight.CheckpointID) (c *flink.Checkpoint, path string) {
+}
+
+// execute carries a plan out in a new directory, and opens what came of it.
+func execute(t testing.TB, p executor, id inflight.CheckpointID) (c *flink.Checkpoint, path string) {
 	root, dir := t.TempDir(), fmt.Sprintf("chk-%d", id)
 	require.NoError(t, p.Execute(t.Context(), store(t, root), dir))
 	c = open(t, root, dir)

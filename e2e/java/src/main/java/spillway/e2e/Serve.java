@@ -21,6 +21,7 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
  *   checkpoint                                                 of the job that was started
  *   cancel                                                     ends it; its last checkpoint is retained
  *   rewrite    from, to, mode: with Flink's own classes
+ *   read       from: the digest of each channel, by Flink's own classes
  *   metadata   to, handles, merged: makes a _metadata file
  *   load       from, rounds, unmerge: how long Flink's classes take to load it
  *
@@ -63,6 +64,7 @@ final class Serve {
             case "checkpoint" -> map("checkpoint", cluster.checkpoint(job));
             case "cancel" -> cancel();
             case "rewrite" -> Rewrite.run(q.get("mode").asText(), Path.of(q.get("from").asText()), Path.of(q.get("to").asText()));
+            case "read" -> Rewrite.read(Path.of(q.get("from").asText()));
             case "metadata" -> Metadata.make(Path.of(q.get("to").asText()), q.get("handles").asInt(), q.get("merged").asBoolean());
             case "load" -> Metadata.load(Path.of(q.get("from").asText()), q.get("rounds").asInt(), q.get("unmerge").asBoolean());
             default -> throw new IllegalArgumentException("verb " + q.path("verb"));

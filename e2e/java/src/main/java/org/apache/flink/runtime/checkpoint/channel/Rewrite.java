@@ -2,6 +2,7 @@ package org.apache.flink.runtime.checkpoint.channel;
 
 import java.io.*;
 import java.nio.file.*;
+import java.security.MessageDigest;
 import java.util.*;
 import java.util.stream.*;
 import org.apache.flink.core.fs.FSDataInputStream;
@@ -12,8 +13,8 @@ import org.apache.flink.runtime.state.filesystem.*;
 import org.apache.flink.runtime.state.memory.ByteStreamStateHandle;
 
 /**
- * Rewrites a checkpoint with Flink's own classes, into the shapes that a reader has to know: versions 3, 4 and 5 of the metadata, and
- * channel state cut and placed in other ways. It lies in this package for the serializer of channel state.
+ * Reads channel state with Flink's own classes, and rewrites a checkpoint into the shapes that a reader has to know: versions 3, 4 and
+ * 5 of the metadata, and channel state cut and placed in other ways. It lies in this package for the serializer of channel state.
  */
 public final class Rewrite {
     private static final Set<String> LAID_ANEW = Set.of("one-file", "file-per-channel", "inline", "absolute", "gaps", "merged-chunks", "split-chunks", "empty-chunks");
@@ -39,12 +40,35 @@ public final class Rewrite {
         return new Rewrite(mode, from.toAbsolutePath(), to.toAbsolutePath()).run();
     }
 
+    /** What Flink reads: the SHA-256 of the bytes of each channel. */
+    public static Map<String, Object> read(Path from) throws Exception {
+        Map<String, Object> channels = new TreeMap<>();
+        for (OperatorState o : load(from.toAbsolutePath()).getOperatorStates())
+            for (Map.Entry<Integer, OperatorSubtaskState> e : o.getSubtaskStates().entrySet()) {
+                String task = o.getOperatorID() + "/" + e.getKey();
+                for (var h : ChannelStateHelper.extractUnmergedInputHandles(e.getValue()))
+                    channels.put(task + " gate " + h.getInfo().getGateIdx() + " channel " + h.getInfo().getInputChannelIdx(), digest(h));
+                for (var h : ChannelStateHelper.extractUnmergedOutputHandles(e.getValue()))
+                    channels.put(task + " partition " + h.getInfo().getPartitionIdx() + " subpartition " + h.getInfo().getSubPartitionIdx(), digest(h));
+            }
+        return new LinkedHashMap<>(Map.of("channels", channels));
+    }
+
+    private static String digest(AbstractChannelStateHandle<?> h) throws Exception {
+        MessageDigest d = MessageDigest.getInstance("SHA-256");
+        for (byte[] c : chunks(h)) d.update(c);
+        return HexFormat.of().formatHex(d.digest());
+    }
+
+    private static CheckpointMetadata load(Path from) throws IOException {
+        try (DataInputStream in = new DataInputStream(new BufferedInputStream(Files.newInputStream(from.resolve("_metadata"))))) {
+            return Checkpoints.loadCheckpointMetadata(in, Rewrite.class.getClassLoader(), from.toString());
+        }
+    }
+
     private Map<String, Object> run() throws Exception {
         Files.createDirectories(to);
-        CheckpointMetadata old;
-        try (DataInputStream in = new DataInputStream(new BufferedInputStream(Files.newInputStream(from.resolve("_metadata"))))) {
-            old = Checkpoints.loadCheckpointMetadata(in, Rewrite.class.getClassLoader(), from.toString());
-        }
+        CheckpointMetadata old = load(from);
         List<OperatorState> operators = new ArrayList<>(old.getOperatorStates());
         Set<String> channelFiles = new TreeSet<>();
         for (int i = 0; i < operators.size(); i++)
