@@ -81,24 +81,30 @@ func (h *Hub) relieve(needed int64) {
 	leaving, kept := h.budget.Used(), int64(0)
 	for _, f := range files {
 		n, sealing, idle := f.state()
+		keeps := h.held && !f.spills()
 		switch {
 		case sealing:
-			if h.held {
+			if keeps {
 				kept += n
 			}
-		case h.held || idle:
+		case keeps || idle:
 			stuck = append(stuck, f)
 			held[f] = n
 			leaving -= n
 		}
 	}
-	if h.held {
+	if h.held && h.SpillDir == "" {
 		leaving = kept // the rest will be kept too
 	}
 	short := needed - (h.budget.limit - h.budget.Used() + leaving)
 	slices.SortFunc(stuck, func(a, b *File) int { return cmp.Compare(held[b], held[a]) })
 	for _, f := range stuck {
 		if short <= 0 || held[f] == 0 {
+			return
+		}
+		// When what is being sealed has gone, this is asked again; many small files
+		// would take the store longer.
+		if kept > 0 && held[f] < h.Target/4 {
 			return
 		}
 		f.session.on(Event{Kind: Filled, File: f.number})

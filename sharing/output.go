@@ -449,6 +449,10 @@ func (f *File) spillOver() {
 	}
 }
 
+// spills reports whether what the file keeps goes to the spill file while memory
+// is short.
+func (f *File) spills() bool { return f.spill.dir != "" && f.spill.usable() }
+
 // spillable returns a chunk that can go to the spill file, and marks it busy.
 func (f *File) spillable() *chunk {
 	f.mu.Lock()
