@@ -340,7 +340,11 @@ func untold(v any) {
 
 // TestFlinkFixtures gets every field of every expected.json through the command.
 func TestFlinkFixtures(t *testing.T) {
-	for _, name := range flinktest.Names(t) {
+	names := flinktest.Names(t)
+	if raceEnabled { // the others differ in their bytes only
+		names = []string{"resume", "file-merging", "stateful-rocksdb-incremental", "flink-1.17.2-connect-3-4", "keyed-2x2-share1", "finished-subtask"}
+	}
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newListing(t, name)

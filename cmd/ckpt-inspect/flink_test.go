@@ -73,7 +73,11 @@ var rewrites = map[string]func(t testing.TB, src, dst string, more ...string){
 
 // TestFlinkRewriteChains gives what one verb writes to every other.
 func TestFlinkRewriteChains(t *testing.T) {
-	for _, name := range []string{"resume", "file-merging", "inline", "flink-1.17.2-connect-3-4"} {
+	names := []string{"resume", "file-merging", "inline", "flink-1.17.2-connect-3-4"}
+	if raceEnabled {
+		names = names[:1]
+	}
+	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := flinktest.Unpack(t, name)
@@ -293,6 +297,9 @@ func TestFlinkRunning(t *testing.T) {
 // is wrong in order, or nothing.
 func TestFlinkDamagedAnyhow(t *testing.T) {
 	n := 12
+	if raceEnabled {
+		n = 3
+	}
 	if os.Getenv("SPILLWAY_CRASH") != "" {
 		n = 3000
 	}
