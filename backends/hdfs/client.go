@@ -1,6 +1,7 @@
 package hdfs
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ import (
 const (
 	maxIdle  = 8 // clients that wait for work; each renews its leases once a second
 	idleTime = 30 * time.Second
+
+	bufferSize = 32 << 10
 )
 
 // pool holds the clients that nobody uses.
@@ -256,6 +259,9 @@ func (c *client) dial(network, address string, name bool) (net.Conn, error) {
 		return nil, err
 	}
 	cn := &conn{Conn: nc, client: c, name: name, limit: limit}
+	if !name {
+		cn.buf = bufio.NewReaderSize(unbuffered{cn}, bufferSize)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.killed {
@@ -381,20 +387,29 @@ type conn struct {
 
 	frame frame
 	sasl  sasl
+	buf   *bufio.Reader // of a datanode's: the library reads packets in small pieces
 }
 
 func (cn *conn) Read(p []byte) (int, error) {
-	if !cn.name { // the answers of a namenode have the deadline of the request
-		_ = cn.Conn.SetReadDeadline(time.Now().Add(cn.limit)) // fails with the read
+	if !cn.name {
+		n, err := cn.buf.Read(p)
+		cn.sasl.read(p[:n])
+		return n, err
 	}
-	n, err := cn.Conn.Read(p)
-	if err == nil && cn.name {
+	n, err := cn.Conn.Read(p) // it has the deadline of the request
+	if err == nil {
 		err = cn.frame.read(p[:n])
 	}
-	if err == nil && !cn.name {
-		cn.sasl.read(p[:n])
-	}
 	return n, cn.check(err)
+}
+
+// unbuffered reads from a datanode.
+type unbuffered struct{ cn *conn }
+
+func (u unbuffered) Read(p []byte) (int, error) {
+	_ = u.cn.Conn.SetReadDeadline(time.Now().Add(u.cn.limit)) // fails with the read
+	n, err := u.cn.Conn.Read(p)
+	return n, u.cn.check(err)
 }
 
 func (cn *conn) Write(p []byte) (int, error) {
