@@ -71,7 +71,7 @@ func (f *fake) open(t testing.TB, change func(*Options)) *Backend {
 	return b
 }
 
-// requests returns those that came, without the first n.
+// requests returns those that came.
 func (f *fake) requests() []*http.Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
