@@ -134,8 +134,12 @@ func (j *Job) Open(ctx context.Context) (dataflow.Store, error) {
 		return nil, &inflight.Error{Op: "start", Object: j.o.Name, Err: inflight.ErrClosed}
 	}
 	if j.at != nil {
+		superseded, err := j.at.coord.Superseded(ctx)
 		_ = j.at.close() // what it was writing is given up
 		j.at = nil
+		if err == nil && superseded { // a restart must not take the job back
+			return nil, &inflight.Error{Op: "restart", Object: j.o.Name, Err: fmt.Errorf("%w: another coordinator is at work", inflight.ErrFenced)}
+		}
 	}
 	s, err := j.start(ctx)
 	if err != nil {

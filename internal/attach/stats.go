@@ -27,6 +27,7 @@ func (k *slot) stats(state catalog.State, reason string) *statistics {
 	s.AckMS = ms(k.acked.Sub(k.begun))
 	s.Alignment = alignment(k.acks)
 	for _, a := range k.acks {
+		s.AlignmentBufferedBytes += a.Buffered
 		s.Subtasks = append(s.Subtasks, format.SubtaskStats{Task: a.Task,
 			StartDelayMS: ms(a.StartDelay), AlignmentMS: ms(a.Alignment), SyncMS: ms(a.Sync), AsyncMS: ms(a.Async), EndToEndMS: ms(a.EndToEnd),
 			PersistedBytes: a.Handle.PersistedBytes(), StateBytes: a.Handle.StateBytes, Unaligned: a.Unaligned})
