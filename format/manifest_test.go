@@ -343,6 +343,22 @@ func TestManifestAccessors(t *testing.T) {
 	require.Equal(t, "a", m.Resolve("", "chk-0000000007/a"))
 }
 
+// A subtask that had finished may have a handle, which says where its connections
+// stood.
+func TestManifestFinishedWithHandle(t *testing.T) {
+	m := goldenManifests()["manifest-checkpoint"]
+	m.Finished = append(m.Finished, m.Handles[0].Task)
+	p, err := EncodeManifest(m)
+	require.NoError(t, err)
+	got, err := DecodeManifest(p)
+	require.NoError(t, err)
+	require.Contains(t, got.Finished, m.Handles[0].Task)
+	require.NotNil(t, got.Handle(m.Handles[0].Task))
+	m.Finished = append(m.Finished, m.Handles[0].Task)
+	_, err = EncodeManifest(m)
+	require.Error(t, err, "it had finished once")
+}
+
 func TestManifestNames(t *testing.T) {
 	require.Equal(t, "chk-0000000007", CheckpointDir(7))
 	require.Equal(t, "chk-4294967295", CheckpointDir(MaxCheckpointID))

@@ -187,7 +187,9 @@ func (v *View) subtasks(m *format.Manifest, a *account, stats *format.Checkpoint
 			times[stats.Subtasks[i].Task] = &stats.Subtasks[i]
 		}
 	}
+	lines := make(map[inflight.Task]int, len(m.Handles))
 	add := func(t inflight.Task) *SubtaskLine {
+		lines[t] = len(v.Subtasks)
 		l := SubtaskLine{Type: TypeSubtask, Vertex: t.Vertex, Subtask: t.Subtask}
 		if s := times[t]; s != nil {
 			l.StartDelayMS, l.AlignmentMS, l.SyncMS, l.AsyncMS, l.EndToEndMS, l.Unaligned = &s.StartDelayMS, &s.AlignmentMS, &s.SyncMS, &s.AsyncMS, &s.EndToEndMS, &s.Unaligned
@@ -205,7 +207,12 @@ func (v *View) subtasks(m *format.Manifest, a *account, stats *format.Checkpoint
 		}
 	}
 	for _, t := range m.Finished {
-		add(t).Finished = true
+		i, ok := lines[t] // it may have a handle
+		if !ok {
+			i = len(v.Subtasks)
+			add(t)
+		}
+		v.Subtasks[i].Finished = true
 	}
 	for _, t := range m.Missing() {
 		add(t).Missing = true
