@@ -28,11 +28,11 @@ demo: ## checkpoints that wait, overtake and switch; kill -9, restore, exact cou
 check: fmt-check vet ## the quick loop: formatting, vet, short tests without -race
 	go test -short ./...
 
-# Without -race: larger bounds of the model check, every bit of the golden file, and what measures time or memory.
+# Without -race: larger bounds of the model check, every bit of the golden file, thousands of simulated jobs, and what measures time or memory.
 test: fmt-check vet lint ## what CI runs: formatting, vet, linters, all tests with -race; counts what was left out
 	@{ rc=0; \
 	   go test -json -race -count=1 ./... || rc=1; \
-	   go test -json -count=1 -run 'Model|Flip|TestExperiment$$|FreezeIsShort|AllocatesNothing' ./catalog ./format ./dataflow ./writer || rc=1; \
+	   SPILLWAY_SEEDS=2000 go test -json -count=1 -run 'Model|Flip|TestExperiment$$|FreezeIsShort|AllocatesNothing|TestSimulation$$' ./catalog ./format ./dataflow ./writer ./internal/attach || rc=1; \
 	   go -C tools test -json -count=1 ./... || rc=1; \
 	   exit $$rc; } | go run -C tools ./testsum -left-out $(CURDIR)/build/left-out
 
