@@ -210,7 +210,7 @@ func faultAt(t *testing.T, k int, fault wrap.Fault) (struck bool) {
 	}
 	require.NoError(t, err, "call %d", k)
 	require.NoError(t, files.check(false), "call %d", k)
-	time.Sleep(time.Minute) // what was killed winds up
+	time.Sleep(time.Minute) // what was killed winds up //lint:sleep in a bubble
 	return struck
 }
 

@@ -243,7 +243,7 @@ func (w *world) touched() {
 // the agenda.
 func (w *world) settle() {
 	if late := w.exec.Now() - time.Since(w.began); late > 0 {
-		time.Sleep(late)
+		time.Sleep(late) //lint:sleep in a bubble
 	}
 	w.quiet()
 	w.mu.Lock()
@@ -484,7 +484,7 @@ func (w *world) finish() {
 	for _, p := range w.procs {
 		p.kill()
 	}
-	time.Sleep(time.Minute)
+	time.Sleep(time.Minute) //lint:sleep in a bubble
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, b := range w.released {
