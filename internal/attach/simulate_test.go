@@ -24,6 +24,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run the simulation of this seed only, with a trace")
 	seedsFlag = flag.Int("seeds", seedsByDefault(), "how many seeds TestSimulation runs")
+	firstFlag = flag.Int("first", 1, "the first of them")
 	shardFlag = flag.Int("shard", -1, "run every n-th seed only, from this one on, n being the number of processors")
 )
 
@@ -99,7 +100,7 @@ func simulateAll(t *testing.T) {
 	var all tallies
 	for i := range runtime.NumCPU() {
 		wg.Go(func() {
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-test.timeout=0", fmt.Sprint("-seeds=", *seedsFlag), fmt.Sprint("-shard=", i))
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-test.timeout=0", fmt.Sprint("-seeds=", *seedsFlag), fmt.Sprint("-first=", *firstFlag), fmt.Sprint("-shard=", i))
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
@@ -118,7 +119,7 @@ func simulateAll(t *testing.T) {
 func shard(t *testing.T) {
 	var sum tally
 	for n := *shardFlag; n < *seedsFlag; n += runtime.NumCPU() {
-		seed := uint64(n + 1)
+		seed := uint64(n + *firstFlag)
 		res, w := simulate(t, seed, nil, nil)
 		if res.Bad() || len(w.red) > 0 {
 			t.Fatalf("go test ./internal/attach -run TestSimulation -seed %d\n%s\n%v", seed, res, w.red[:min(len(w.red), 5)])
