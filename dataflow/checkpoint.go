@@ -17,7 +17,7 @@ type Ack struct {
 	Handle    inflight.Handle
 	Cuts      []inflight.Cut
 	Unaligned bool // its barrier overtook data, here or on its way down
-	Forced    bool // it had no choice: all edges into it are forced-aligned
+	Forced    bool // it had no choice: its edges are forced-aligned
 
 	// Position is how many records a source's position has passed, where it can
 	// tell; Marks is how many watermarks and markers the cuts of each partition
@@ -221,9 +221,13 @@ func (t *task) buffered(b barrier) (n uint64) {
 	return n
 }
 
-// forced reports whether nothing that comes to t may be overtaken.
+// forced reports whether nothing may be overtaken that comes to t or, of a
+// source, that it emits.
 func (t *task) forced() bool {
-	return len(t.in.channels) > 0 && !slices.ContainsFunc(t.in.channels, func(c *channel) bool { return c.up.part.unaligned })
+	if len(t.in.channels) == 0 {
+		return len(t.out) > 0 && !slices.ContainsFunc(t.out, func(p *partition) bool { return p.unaligned })
+	}
+	return !slices.ContainsFunc(t.in.channels, func(c *channel) bool { return c.up.part.unaligned })
 }
 
 // sendBarrier broadcasts the barrier. One that may still time out gets a timer.

@@ -76,10 +76,10 @@ type CheckpointResult struct {
 func (r CheckpointResult) Alignment() string {
 	n, all := 0, 0
 	for _, a := range r.Acks {
-		if !a.Forced || a.Unaligned {
-			all++
+		if a.Forced {
+			continue
 		}
-		if a.Unaligned {
+		if all++; a.Unaligned {
 			n++
 		}
 	}
