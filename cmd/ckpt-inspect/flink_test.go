@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -268,21 +269,20 @@ func TestFlinkRunning(t *testing.T) {
 	}
 	t.Cleanup(func() { faulty = wrap.Rule{} })
 	all := fuzzStore.Snapshot()
-	gone := false
+	var gone atomic.Bool
 	retire := func() {
-		gone = false
+		gone.Store(false)
 		faulty = wrap.Rule{When: wrap.And(wrap.On(wrap.OpOpen, wrap.OpStat), wrap.NameHas("chk-5/f")), Then: wrap.Before(func(wrap.Call) {
-			if !gone {
+			if !gone.Swap(true) {
 				require.NoError(t, fuzzStore.RemoveAll(t.Context(), "resume/chk-5"))
 			}
-			gone = true
 		})}
 	}
 	for _, command := range []string{"verify", "verify --all", "show", "dump", "du", "channels"} {
 		fuzzStore.Restore(all)
 		retire()
 		out := mustRun(t, append(strings.Fields(command), "faulty://mem/resume")...)
-		require.True(t, gone)
+		require.True(t, gone.Load())
 		require.Contains(t, out, map[bool]string{true: "chk-4", false: "checkpoint 4"}[command == "dump"])
 		require.NotContains(t, out, "checkpoint 5")
 	}
