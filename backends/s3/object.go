@@ -258,7 +258,7 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 	}
 	err := o.failed
 	if err == nil && joined.Err() != nil {
-		err = o.b.fail("finish", o.key, endOf(joined))
+		err = o.b.fail("finish", o.key, o.why(joined))
 	}
 	var info backends.Info
 	if err == nil {
@@ -292,14 +292,19 @@ func (o *object) publish(ctx context.Context) (backends.Info, error) {
 	case <-uploaded:
 	case <-ctx.Done():
 	}
-	if ctx.Err() != nil { // a part has failed, or somebody gave up
-		err := context.Cause(o.ctx)
-		if err == nil || errors.Is(err, inflight.ErrClosed) {
-			err = endOf(ctx)
-		}
-		return backends.Info{}, o.b.fail("finish", o.key, err)
+	if ctx.Err() != nil {
+		return backends.Info{}, o.b.fail("finish", o.key, o.why(ctx))
 	}
 	return o.complete(ctx)
+}
+
+// why returns what has ended ctx, which is joined with the object's: a part that
+// failed, or somebody who gave up.
+func (o *object) why(ctx context.Context) error {
+	if cause := context.Cause(o.ctx); cause != nil && !errors.Is(cause, inflight.ErrClosed) {
+		return cause
+	}
+	return endOf(ctx)
 }
 
 // put creates the object in one request.

@@ -196,6 +196,32 @@ func TestDamageOnTheWay(t *testing.T) {
 	}
 }
 
+// TestFailedPart: what was wrong with a part is what Write or Finish answers,
+// whichever comes next.
+func TestFailedPart(t *testing.T) {
+	f := newFake(t)
+	failed := make(chan struct{})
+	f.intercept = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("partNumber") != "1" {
+			return false
+		}
+		fakeError(w, http.StatusInsufficientStorage, "XMinioStorageFull")
+		close(failed)
+		return true
+	}
+	b := f.open(t, nil)
+	o, err := b.Create(t.Context(), "x", backends.CreateOptions{})
+	require.NoError(t, err)
+	_, err = o.Write(make([]byte, 9*mib))
+	require.NoError(t, err)
+	<-failed
+	require.Eventually(t, func() bool { return o.(*object).ctx.Err() != nil }, 5*time.Second, time.Millisecond)
+	_, err = o.Finish(t.Context())
+	require.ErrorIs(t, err, inflight.ErrNoSpace)
+	require.NotErrorIs(t, err, context.Canceled)
+	require.Empty(t, f.uploads)
+}
+
 // TestRemoveInPart: what cannot be removed is named, and the rest goes.
 func TestRemoveInPart(t *testing.T) {
 	f := newFake(t)
