@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"context"
 	"errors"
 	"math"
 
@@ -39,25 +40,44 @@ func partial(t *trial) {
 	t.stop(in)
 }
 
-// killOperations cuts the store off at some call, and restores, a few times.
+// killOperations has an instance die in some call to the store, and restores, a
+// few times.
 func killOperations(t *trial) {
 	how := t.e.Run
 	for range 1 + t.rng.IntN(3) {
-		kill := wrap.Kill()
+		kill, struck := wrap.Kill(), make(chan struct{})
 		if t.rng.IntN(2) == 0 {
 			kill = wrap.KillAfter()
 		}
-		in, err := t.begin(how, wrap.Rule{When: wrap.AtOp(t.operation()), Then: kill})
+		in, err := t.begin(how, wrap.Rule{When: wrap.AtOp(t.operation()), Then: func(ctx context.Context, f *wrap.Faults, c *wrap.Call, do func() error) error {
+			defer close(struck)
+			return kill(ctx, f, c, do)
+		}})
 		how = t.e.Restore
 		if err != nil { // it died while it started
 			t.powerCut()
 			continue
 		}
-		err = t.drive(in, triggers)
-		t.require(!errors.Is(err, inflight.ErrFenced), "Trigger: nobody has taken over: %w", err)
-		t.crash(in)
+		ended, wait := t.aside(func() {
+			err := t.drive(in, triggers)
+			t.require(!errors.Is(err, inflight.ErrFenced), "Trigger: nobody has taken over: %w", err)
+		})
+		select {
+		case <-ended:
+		case <-struck: // it may wait for the store for ever
+		}
+		t.crashDriven(in, wait)
 	}
 	t.stop(t.restore())
+}
+
+// crashDriven crashes an instance that is being driven, and waits for the end of
+// that.
+func (t *trial) crashDriven(in *instance, wait func()) {
+	t.cut(in)
+	in.Crash()
+	wait()
+	t.crash(in)
 }
 
 // killMoments crashes the job while it takes one checkpoint after the other.
@@ -67,10 +87,7 @@ func killMoments(t *trial) {
 		moment := t.within(t.life() / 3)
 		_, wait := t.aside(func() { _ = t.drive(in, math.MaxInt) }) // the crash ends it
 		t.wait(moment)
-		t.cut(in)
-		in.Crash()
-		wait()
-		t.crash(in)
+		t.crashDriven(in, wait)
 		in = t.restore()
 	}
 	t.stop(in)

@@ -338,11 +338,15 @@ func (t *trial) finish(in *instance) {
 	t.stop(in)
 }
 
-// exact compares what came out with what was put in.
+// exact ends the round unless what came out is what was put in.
 func (t *trial) exact() {
-	out, err := t.e.Output(t.ctx, &t.job)
-	t.must(err, "Output")
-	found, first := judge(t.job.Sources, out)
+	found, first := t.judge()
 	t.tally.add(found)
 	t.require(found.Exact(), "LOSS %d DUP %d CORRUPT %d DISORDER %d: %s", found.Loss, found.Dup, found.Corrupt, found.Disorder, first)
+}
+
+func (t *trial) judge() (Tally, string) {
+	out, err := t.e.Output(t.ctx, &t.job)
+	t.must(err, "Output")
+	return judge(t.job.Sources, out)
 }

@@ -28,6 +28,7 @@ func zombieRunning(t *trial) {
 	t.enough(t.checkpoints(zombie, 1))
 	t.job.Sleep /= slower
 	heir := t.restore()
+	whole := t.wholeNow()
 	if t.rng.IntN(2) == 0 {
 		t.checkpoints(heir, 1)
 	}
@@ -35,11 +36,22 @@ func zombieRunning(t *trial) {
 	if first {
 		t.stop(heir)
 	}
-	t.refused(zombie)
+	if !whole { // it had come to its end before
+		t.refused(zombie)
+	}
 	if !first {
 		t.stop(heir)
 	}
 	t.exact()
+}
+
+// wholeNow reports whether the instance before the one that has just been restored
+// had come to the end of the job, so that this one has nothing to do but to put
+// out what was complete.
+func (t *trial) wholeNow() bool {
+	t.wait(t.job.Sleep / 2)
+	found, _ := t.judge()
+	return found.Exact()
 }
 
 // refused has an instance learn that another one has taken over.
@@ -84,6 +96,7 @@ func zombiePaused(t *trial) {
 	z.now.Store(contested)
 	t.job.Sleep /= slower
 	heir := t.restore()
+	z.whole = t.wholeNow()
 	z.now.Store(superseded)
 	t.checkpoints(heir, 1)
 	t.stop(heir)
@@ -97,6 +110,7 @@ type zombie struct {
 	*trial
 	pause wrap.Rule
 	now   atomic.Int32
+	whole bool // it had put out everything before it was superseded
 }
 
 // Who is in charge of the job of a zombie.
@@ -134,7 +148,7 @@ func (z *zombie) live() {
 		}
 	}
 	late := z.now.Load() == superseded
-	if err = in.Stop(z.ctx); late || err != nil {
+	if err = in.Stop(z.ctx); err != nil || late && !z.whole {
 		z.wantFenced("Stop", err)
 	}
 }
