@@ -403,7 +403,9 @@ func (c *coordinator) stop(r Reason) {
 	if c.waits != nil {
 		c.waits()
 	}
-	if p := c.pending; p != nil && !p.committing {
+	if p := c.pending; p != nil && p.committing { // nobody will be here to hear how it ends
+		p.request.answer(CheckpointResult{ID: p.b.id, Savepoint: p.b.savepoint, Reason: r, Cause: inflight.ErrOutcomeUnknown})
+	} else if p != nil {
 		c.over(p, r, inflight.ErrAborted)
 	}
 	for _, r := range c.requests {

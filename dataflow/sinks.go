@@ -304,7 +304,8 @@ type dirFile struct {
 // power cut, so its name must, too.
 func (f dirFile) Finish() error { return errors.Join(f.Sync(), f.File.Close(), f.dir.sync()) }
 
-// Commit implements SinkFiles. A link does not overwrite, as a rename would.
+// Commit implements SinkFiles. A link does not overwrite, as a rename would. A
+// coordinator and the one that has superseded it may do this at the same time.
 func (d Dir) Commit(name, final string) error {
 	from, to := filepath.Join(string(d), name), filepath.Join(string(d), final)
 	err := os.Link(from, to)
@@ -312,10 +313,20 @@ func (d Dir) Commit(name, final string) error {
 	case errors.Is(err, fs.ErrNotExist) && there == nil:
 		return nil // committed before
 	case errors.Is(err, fs.ErrExist) && sameFile(from, to):
+	case errors.Is(err, fs.ErrExist) && gone(from):
+		return nil // by somebody else, just now
 	case err != nil:
 		return err
 	}
-	return errors.Join(os.Remove(from), d.sync())
+	if err := os.Remove(from); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return d.sync()
+}
+
+func gone(name string) bool {
+	_, err := os.Lstat(name)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func sameFile(a, b string) bool {
