@@ -61,7 +61,7 @@ func newFake(t testing.TB) *fake {
 
 // open opens the bucket of the fake.
 func (f *fake) open(t testing.TB, change func(*Options)) *Backend {
-	o := Options{Bucket: "bucket", Prefix: "root", Endpoint: f.URL, AccessKey: "key", SecretKey: "hunter2hunter2", RetryFor: 2 * time.Second, Timeout: 5 * time.Second}
+	o := Options{Bucket: "bucket", Prefix: "ckpt", Endpoint: f.URL, AccessKey: "key", SecretKey: "hunter2hunter2", RetryFor: 2 * time.Second, Timeout: 5 * time.Second}
 	if change != nil {
 		change(&o)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
 	"time"
@@ -79,6 +80,10 @@ func (t *tries) again(ctx context.Context, err error) error {
 	damaged := answered && errors.Is(failure, inflight.ErrCorrupt) && answer.StatusCode == 400 && t.n < digestTries
 	if !inflight.Retryable(failure) && !damaged || time.Since(t.began)+t.pause > limit {
 		return failure
+	}
+	t.b.tell(inflight.EventRetried, t.op, failure)
+	if answered && (answer.StatusCode == http.StatusServiceUnavailable || answer.StatusCode == http.StatusTooManyRequests) {
+		t.b.tell(inflight.EventThrottled, t.op, failure)
 	}
 	pause := t.pause/2 + rand.N(t.pause/2+1)
 	t.pause = min(2*t.pause, longestPause)

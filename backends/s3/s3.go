@@ -66,6 +66,7 @@ type Backend struct {
 
 	life, after         context.Context // end with Close: of calls, and of what it waits for
 	endLife, endAfter   context.CancelCauseFunc
+	observer            atomic.Pointer[inflight.Observer]
 	reached, successful atomic.Bool // the store has answered once, or has done what was asked
 	proven              [2]proof    // of PUT and of completion
 
@@ -136,6 +137,16 @@ func (b *Backend) object(key string) string { return "s3://" + b.opt.Bucket + "/
 func (b *Backend) Capabilities() backends.Capabilities {
 	return backends.Capabilities{Exclusive: b.opt.Exclusive != ExclusiveOff, AtomicList: true, HeldUntilFinish: true, Remote: true,
 		ServerChecksum: b.opt.Checksum == ChecksumFull, MaxObject: b.opt.maxObject()}
+}
+
+// SetObserver has o told of requests that are made again. Calls under way may
+// not tell.
+func (b *Backend) SetObserver(o inflight.Observer) { b.observer.Store(&o) }
+
+func (b *Backend) tell(name inflight.EventName, op string, err error) {
+	if o := b.observer.Load(); o != nil {
+		(*o).Observe(inflight.Event{Name: name, Object: op, Count: 1, Err: err})
+	}
 }
 
 // Stats returns what the backend has sent so far.

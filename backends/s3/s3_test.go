@@ -232,8 +232,8 @@ func TestRemoveInPart(t *testing.T) {
 	}
 	err := b.Remove(t.Context(), "a", "a-locked", "b", "b-locked", "c")
 	require.ErrorIs(t, err, inflight.ErrPermission)
-	require.ErrorContains(t, err, "root/a-locked")
-	require.ErrorContains(t, err, "root/b-locked")
+	require.ErrorContains(t, err, "ckpt/a-locked")
+	require.ErrorContains(t, err, "ckpt/b-locked")
 	var left []string
 	for info, err := range b.List(t.Context(), "") {
 		require.NoError(t, err)
@@ -425,10 +425,10 @@ func TestErrors(t *testing.T) {
 		"canceled":      {&url.Error{Err: context.Canceled}, context.Canceled, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := b.fail("op", "root/x", c.err)
+			err := b.fail("op", "ckpt/x", c.err)
 			require.ErrorIs(t, err, c.kind)
 			require.Equal(t, c.retryable, inflight.Retryable(err))
-			require.Contains(t, err.Error(), "op s3://bucket/root/x: ")
+			require.Contains(t, err.Error(), "op s3://bucket/ckpt/x: ")
 			require.NotContains(t, err.Error(), "\n")
 			require.NotContains(t, err.Error(), "hunter2")
 			require.Equal(t, err, b.fail("again", "y", err), "it is wrapped once")
@@ -441,7 +441,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestStyles(t *testing.T) {
-	for style, want := range map[Style]string{StyleAuto: "/bucket/root/x", StylePath: "/bucket/root/x", StyleVirtual: "/root/x"} {
+	for style, want := range map[Style]string{StyleAuto: "/bucket/ckpt/x", StylePath: "/bucket/ckpt/x", StyleVirtual: "/ckpt/x"} {
 		f := newFake(t)
 		b := f.open(t, func(o *Options) { o.Endpoint, o.Style = "http://store.example", style })
 		var dialled string
