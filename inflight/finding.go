@@ -78,6 +78,8 @@ const (
 	EventReplayProgress EventName = "replay-progress" // Checkpoint, Task, Count of buffers, Bytes of Total
 	EventReplayDone     EventName = "replay-done"     // Checkpoint, Task, Count, Bytes, Duration
 	EventRequest        EventName = "request"         // one call to a backend: Object = operation, Bytes, Duration, Err
+	EventRetried        EventName = "retried"         // a request within a call is made again: Object = operation, Err
+	EventThrottled      EventName = "throttled"       // the store answered "too many": Object = operation, Err
 )
 
 // Observer receives events. Observe must be quick and may be called from

@@ -21,6 +21,7 @@ import (
 type metrics struct {
 	m        *Monitor
 	registry *prometheus.Registry
+	own      []prometheus.Collector // ours, of those in the registry
 
 	checkpoints     *prometheus.CounterVec
 	duration        *prometheus.HistogramVec
@@ -50,7 +51,10 @@ const namespace = "spillway"
 
 func newMetrics(m *Monitor) *metrics {
 	x := &metrics{m: m, registry: prometheus.NewRegistry()}
-	add := x.registry.MustRegister
+	add := func(c prometheus.Collector) {
+		x.registry.MustRegister(c)
+		x.own = append(x.own, c)
+	}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
 		add(c)
@@ -95,8 +99,16 @@ func newMetrics(m *Monitor) *metrics {
 	x.retries = counters("backend_retries_total", "Calls to the store that were made again.", "operation")
 	x.throttles = counters("backend_throttles_total", "Calls that the store answered with: too many.", "operation")
 	gauge("writer_buffered_limit_bytes", "max-buffered-data: what captures may hold in memory.").Set(float64(m.o.Bound))
-	add(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), running{m})
+	add(running{m})
+	x.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return x
+}
+
+// describe tells of the metrics that are ours.
+func (x *metrics) describe(ch chan<- *prometheus.Desc) {
+	for _, c := range x.own {
+		c.Describe(ch)
+	}
 }
 
 // checkpoint counts a checkpoint.
@@ -160,6 +172,10 @@ func (x *metrics) observe(e inflight.Event) {
 		x.replayed.WithLabelValues("bytes").Add(float64(e.Bytes))
 	case inflight.EventRequest:
 		x.request(e)
+	case inflight.EventRetried:
+		x.retries.WithLabelValues(e.Object).Inc()
+	case inflight.EventThrottled:
+		x.throttles.WithLabelValues(e.Object).Inc()
 	}
 }
 

@@ -7,9 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -153,6 +157,7 @@ func TestMetrics(t *testing.T) {
 		{Name: inflight.EventFileSealed}, {Name: inflight.EventFileFailed}, {Name: inflight.EventFileRetried}, {Name: inflight.EventBuffered, Bytes: 77},
 		{Name: inflight.EventSpilled, Bytes: 5}, {Name: inflight.EventRetired, Count: 6}, {Name: inflight.EventReplayProgress, Bytes: 1, Total: 4},
 		{Name: inflight.EventReplayDone, Count: 2, Bytes: 9}, {Name: inflight.EventRequest, Object: "create", Bytes: 10},
+		{Name: inflight.EventRetried, Object: "put"}, {Name: inflight.EventThrottled, Object: "put"},
 		{Name: inflight.EventRequest, Object: "create", Err: inflight.ErrExist}, {Name: inflight.EventRequest, Object: "open", Err: errors.New("broken")},
 	} {
 		m.Observe(e)
@@ -169,6 +174,7 @@ func TestMetrics(t *testing.T) {
 		`spillway_checkpoint_fallbacks_total 1`, `spillway_job_restarts_total 1`, `spillway_writer_buffered_bytes 77`, `spillway_writer_buffered_limit_bytes 1.048576e+06`,
 		`spillway_writer_spilled_bytes_total 5`, `spillway_retired_names_total 6`, `spillway_replay_progress_ratio 1`, `spillway_replayed_total{unit="bytes"} 9`,
 		`spillway_backend_requests_total{operation="create",outcome="exists"} 1`, `spillway_backend_requests_total{operation="open",outcome="failed"} 1`,
+		`spillway_backend_retries_total{operation="put"} 1`, `spillway_backend_throttles_total{operation="put"} 1`,
 		`spillway_backend_request_bytes_total{operation="create"} 10`, `spillway_files_total{outcome="sealed"} 1`,
 		`spillway_inflight_bytes{from="source",gate="0",to="count"} 512`, `spillway_queue_capacity_bytes{from="source",gate="0",to="count"} 1024`,
 		`spillway_task_time_ratio{state="backpressured",subtask="0",vertex="source"} 0.9`, `spillway_bottleneck{vertex="count"} 1`,
@@ -222,5 +228,34 @@ func BenchmarkState(b *testing.B) {
 	h := m.Handler()
 	for b.Loop() {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/state", nil))
+	}
+}
+
+// Every metric that the dashboard and the documentation name exists, and the
+// documentation names every metric of ours.
+func TestDocumented(t *testing.T) {
+	seconds := 1
+	m := New(slow(&seconds, 1))
+	known := map[string]bool{}
+	descs := make(chan *prometheus.Desc, 1000)
+	m.metrics.describe(descs)
+	close(descs)
+	name := regexp.MustCompile(`fqName: "(spillway_[a-z0-9_]+)"`)
+	for d := range descs {
+		known[name.FindStringSubmatch(d.String())[1]] = true
+	}
+	used := regexp.MustCompile(`\bspillway_[a-z0-9_]+`)
+	for _, file := range []string{"grafana.json", "operations.md"} {
+		text, err := os.ReadFile("../../../docs/" + file)
+		require.NoError(t, err)
+		seen := map[string]bool{}
+		for _, n := range used.FindAllString(string(text), -1) {
+			base := strings.TrimSuffix(strings.TrimSuffix(n, "_bucket"), "_count")
+			require.True(t, known[n] || known[base], "%s: there is no metric %s", file, n)
+			seen[n], seen[base] = true, true
+		}
+		for n := range known {
+			require.True(t, seen[n], "%s: it leaves %s out", file, n)
+		}
 	}
 }
