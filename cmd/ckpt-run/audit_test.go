@@ -90,7 +90,7 @@ func thief(p *pipeline, steal func(n int, r dataflow.Record, emit func(dataflow.
 	payload, text := p.payloadKey()
 	g := dataflow.NewGraph()
 	g.Source(vertexSource, 2, func(i int) dataflow.Source {
-		s := &source{payload: payload, counts: 2, ending: func() {}}
+		s := &source{payload: payload, index: i, counts: 2, ending: func() {}}
 		s.Source = p.generator(i, s)
 		return s
 	})

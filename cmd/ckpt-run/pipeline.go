@@ -18,12 +18,14 @@ import (
 
 // The vertices, in order.
 const (
-	vertexSource = "source"
-	vertexCount  = "count"
-	vertexSink   = "sink"
+	vertexSource  = "source"
+	vertexChanges = "changes"
+	vertexCount   = "count"
+	vertexSink    = "sink"
 )
 
-// pipeline is what a run is made of: source → hash → keyed count → sink.
+// pipeline is what a run is made of: source → hash → keyed count → sink. With
+// changes, the counts read a second source, too.
 type pipeline struct {
 	parallelism int
 	sleep       time.Duration // a record takes at a count
@@ -35,6 +37,7 @@ type pipeline struct {
 	records     int64 // of all sources; negative: without end
 	keys        int
 	recordBytes int // on the wire
+	changes     bool
 	// or lines.
 	input string
 	field string // of a line of JSON; "": the line is the key
@@ -55,21 +58,33 @@ func (p *pipeline) bounded() bool { return p.records >= 0 || p.limit > 0 || p.in
 func (p *pipeline) graph() *dataflow.Graph {
 	p.ended = make(chan struct{})
 	p.books = books{sources: p.parallelism, counts: p.parallelism}
+	if p.changes {
+		p.books.sources++
+	}
 	payload, text := p.payloadKey()
 	key := keyed(payload)
 	g := dataflow.NewGraph()
-	g.Source(vertexSource, p.parallelism, func(i int) dataflow.Source {
-		s := &source{payload: payload, counts: p.parallelism, limit: p.limit, ending: func() { p.ending.Do(func() { close(p.ended) }) }}
-		if p.input != "" {
-			s.Source = &dataflow.LineFile{Connect: p.open, Body: s.line}
-		} else {
-			s.Source = p.generator(i, s)
-		}
+	numbered := func(index int, make func(*source) dataflow.Source) dataflow.Source {
+		s := &source{payload: payload, index: index, counts: p.parallelism, limit: p.limit, ending: func() { p.ending.Do(func() { close(p.ended) }) }}
+		s.Source = make(s)
 		return dataflow.ScriptedSource(s, p.faults)
+	}
+	g.Source(vertexSource, p.parallelism, func(i int) dataflow.Source {
+		return numbered(i, func(s *source) dataflow.Source {
+			if p.input != "" {
+				return &dataflow.LineFile{Connect: p.open, Body: s.line}
+			}
+			return p.generator(i, s)
+		})
 	})
+	inputs := []dataflow.Input{dataflow.From(vertexSource, dataflow.Hash(key))}
+	if p.changes {
+		g.Source(vertexChanges, 1, func(int) dataflow.Source { return numbered(p.parallelism, p.changeLog) })
+		inputs = append(inputs, dataflow.From(vertexChanges, dataflow.Hash(key)))
+	}
 	g.Operator(vertexCount, p.parallelism, func(int) dataflow.Operator {
 		return dataflow.ScriptedOperator(&counter{key: key, text: text, sleep: p.sleep, books: &p.books}, p.faults)
-	}, dataflow.From(vertexSource, dataflow.Hash(key)))
+	}, inputs...)
 	g.Operator(vertexSink, p.parallelism, func(int) dataflow.Operator {
 		return dataflow.ScriptedOperator(p.sink(), p.faults)
 	}, dataflow.From(vertexCount, dataflow.Forward()))
@@ -93,8 +108,8 @@ func (p *pipeline) payloadKey() (dataflow.KeyFunc, func([]byte, dataflow.Key) []
 func (p *pipeline) generator(subtask int, s *source) *dataflow.Generator {
 	g := &dataflow.Generator{Records: -1}
 	if p.records >= 0 {
-		i, n := int64(subtask), int64(p.parallelism)
-		g.Records = p.records*(i+1)/n - p.records*i/n
+		i, n, all := int64(subtask), int64(p.parallelism), p.records-p.changeRecords()
+		g.Records = all*(i+1)/n - all*i/n
 	}
 	keys := int64(p.keys)
 	body := make([]byte, p.recordBytes-wireBytes)
@@ -105,6 +120,33 @@ func (p *pipeline) generator(subtask int, s *source) *dataflow.Generator {
 	g.Body = func(dst []byte, n int64) []byte {
 		binary.BigEndian.PutUint32(body[headBytes:], uint32(n%keys))
 		return append(dst, s.number(body)...)
+	}
+	return g
+}
+
+// changeRecords is how many of the records are changes.
+func (p *pipeline) changeRecords() int64 {
+	if !p.changes {
+		return 0
+	}
+	return p.records / 10
+}
+
+// changePause is how long the change log is silent between two events.
+const changePause = 10 * time.Millisecond
+
+// changeLog is a source like change data capture: one partition, few and small
+// events, each with its full schema. They are about the keys of the records.
+func (p *pipeline) changeLog(s *source) dataflow.Source {
+	g := &dataflow.Generator{Records: -1, Pause: changePause}
+	if p.records >= 0 {
+		g.Records = p.changeRecords()
+	}
+	event, keys := dataflow.ChangeEvent(int64(p.keys)), int64(p.keys)
+	g.Body = func(dst []byte, n int64) []byte {
+		body := append(dst, make([]byte, headBytes)...)
+		body = binary.BigEndian.AppendUint32(body, uint32(n%keys))
+		return s.number(event(body, n))
 	}
 	return g
 }
@@ -152,12 +194,15 @@ func (p *pipeline) queues(o dataflow.Options) (bytes int64) {
 		return int64(cmp.Or(o.OutputBuffers, 2*subpartitions+8) + max(0, o.OverdraftBuffers))
 	}
 	n := int64(p.parallelism)
-	buffers := n * (partition(p.parallelism) + partition(1)) // source → count → sink
+	buffers := int64(p.books.sources)*partition(p.parallelism) + n*partition(1) // sources → count → sink
 	if o.Credit {
 		perGate := func(channels int64) int64 {
 			return channels*int64(max(0, o.ExclusiveBuffers)) + int64(max(0, o.FloatingBuffers))
 		}
 		buffers += n * (perGate(n) + perGate(1))
+		if p.changes {
+			buffers += n * perGate(1)
+		}
 	}
 	return buffers * int64(o.BufferSize)
 }

@@ -37,7 +37,7 @@ func keyed(payload dataflow.KeyFunc) dataflow.KeyFunc {
 	}
 }
 
-// counts says which subtask of n a key belongs to.
+// owner says which subtask of n a key belongs to.
 func owner(k dataflow.Key, n int) int {
 	return dataflow.KeyGroupOwner(dataflow.KeyGroup(k.Hash, dataflow.DefaultMaxParallelism), n, dataflow.DefaultMaxParallelism)
 }
@@ -62,18 +62,17 @@ type account struct {
 type source struct {
 	dataflow.Source
 	payload dataflow.KeyFunc
+	index   int           // among all sources
 	counts  int           // subtasks
 	limit   time.Duration // since the job began; 0: none
 	ending  func()        // called when the data has ended
 
-	subtask int
-	at      *dataflow.Value[account]
-	body    []byte
+	at   *dataflow.Value[account]
+	body []byte
 }
 
 // Open implements dataflow.Source.
 func (s *source) Open(c *dataflow.Context) (err error) {
-	s.subtask = c.Task.Subtask
 	if s.at, err = dataflow.NewValue(c, "account", jsonCodec[account](), account{Emitted: make([]uint64, s.counts)}); err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (s *source) Disconnect() error {
 }
 
 func (s *source) head(dst []byte, kind byte, number uint64) []byte {
-	dst = binary.BigEndian.AppendUint16(append(dst, kind), uint16(s.subtask))
+	dst = binary.BigEndian.AppendUint16(append(dst, kind), uint16(s.index))
 	return binary.BigEndian.AppendUint64(dst, number)
 }
 

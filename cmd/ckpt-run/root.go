@@ -98,6 +98,7 @@ func (a *app) runFlags(f *pflag.FlagSet) {
 	f.DurationVar(&a.sleep, "sleep", 0, "how long a record takes at the count (default: slow 5ms, fast 0)")
 	f.IntVar(&a.recordBytes, "record-bytes", 1019, "bytes of a record between source and count")
 	f.IntVar(&a.keys, "keys", 10, "keys of the records, in turn")
+	f.BoolVar(&a.changes, "changes", false, "a second source, changes: few and small events in one partition, a tenth of --records")
 	f.DurationVar(&a.duration, "duration", 30*time.Second, "when the sources end, unless --records or --input is given; 0: never")
 	f.Int64Var(&a.records, "records", -1, "records of all sources (default: no bound)")
 	f.StringVar(&a.input, "input", "", "a file whose lines are the records")

@@ -125,8 +125,8 @@ func (a *app) check(flags *pflag.FlagSet, args []string) (err error) {
 		return usage("--sink needs --output")
 	case given("key") && a.input == "":
 		return usage("--key needs --input")
-	case a.input != "" && (given("records") || given("keys") || given("record-bytes")):
-		return usage("--input has its own records: leave --records, --keys and --record-bytes out")
+	case a.input != "" && (given("records") || given("keys") || given("record-bytes") || given("changes")):
+		return usage("--input has its own records: leave --records, --keys, --record-bytes and --changes out")
 	case a.restarts < -1:
 		return usage("--restarts %d: -1 at least", a.restarts)
 	}
@@ -248,6 +248,9 @@ func (x *runner) execute(ctx context.Context, b backends.Backend) error {
 	var job *dataflow.Job
 	if x.listen != "" {
 		x.monitor = x.newMonitor(func() dataflow.Stats { return job.Stats() })
+		if o, ok := b.(interface{ SetObserver(inflight.Observer) }); ok {
+			o.SetObserver(x.monitor)
+		}
 		b = wrap.Observe(b, x.monitor)
 	}
 	joined, err := attach.New(attach.Options{Backend: b, Name: x.job, Observer: x.observer(), Accounted: x.accounted,
