@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -58,6 +59,26 @@ func TestEmptyCaptureMakesNoFile(t *testing.T) {
 	require.Empty(t, c.Files())
 	require.Empty(t, names(t, b))
 	bufs.check(t)
+}
+
+// Then calls whether Done is still to come or was before.
+func TestThen(t *testing.T) {
+	p := newPool(t, Options{Backend: mem.New(mem.Options{})})
+	w, err := p.Writer(task(0))
+	require.NoError(t, err)
+	c := start(t, w, 1)
+	calls := make(chan string, 2)
+	c.Then(func() {
+		_, err := c.Handle()
+		calls <- fmt.Sprint("before: ", err)
+	})
+	require.Empty(t, calls)
+	require.NoError(t, c.State("counts", newBuffers().of(bytesOf(1, 10))))
+	finish(t, c)
+	require.Equal(t, "before: <nil>", <-calls)
+	handle(t, c)
+	c.Then(func() { calls <- "after" })
+	require.Len(t, calls, 1)
 }
 
 // What nothing was in flight of is proven too: cuts alone make a section, beside
