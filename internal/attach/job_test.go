@@ -20,6 +20,7 @@ import (
 	"github.com/spillway-io/spillway/dataflow"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/reader"
+	"github.com/spillway-io/spillway/writer"
 )
 
 const (
@@ -148,6 +149,38 @@ func TestRestarts(t *testing.T) {
 			if !m.o.AtLeastOnce {
 				checkCounts(t, out)
 			}
+		})
+	}
+}
+
+// TestTightBudget lets captures hold so little that many checkpoints are declined
+// while their buffers are on their way in.
+func TestTightBudget(t *testing.T) {
+	for _, m := range modes {
+		if !m.o.Unaligned {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			var declined atomic.Int64
+			out := t.TempDir()
+			o := m.o
+			o.Interval, o.BufferSize, o.TolerableFailures, o.Timeout = time.Millisecond, 512, -1, 20*time.Second
+			o.OnCheckpoint = func(r dataflow.CheckpointResult) {
+				if r.Reason == dataflow.ReasonOverBudget {
+					declined.Add(1)
+				}
+			}
+			g := counting(dataflow.Dir(out), asIs)
+			job, err := New(Options{Backend: local.New(t.TempDir()), Name: job, Graph: g, Dataflow: o, Writer: writer.Options{MaxBuffered: 4 << 10}})
+			require.NoError(t, err)
+			require.NoError(t, dataflow.NewJob(g, o, job.Open).Run(t.Context()))
+			require.NoError(t, job.Close())
+			t.Logf("%d declined", declined.Load())
+			if m.o.AlignedTimeout == 0 { // else they may all leave in time
+				require.Positive(t, declined.Load())
+			}
+			checkCounts(t, out)
 		})
 	}
 }
