@@ -17,7 +17,7 @@ TOOL := go tool -modfile=tools/go.mod
 # Test binaries that take -rewrite: those that declare it, and those that link datadriven.
 REWRITERS = $(shell grep -rlE '"rewrite"|cockroachdb/datadriven"' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
 
-.PHONY: help demo check test race fuzz bench golden lint crash fmt-check vet
+.PHONY: help demo check test e2e servers-up servers-down race fuzz bench golden lint crash fmt-check vet
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r verb what; do printf '%-10s %s\n' "$$verb" "$$what"; done
@@ -34,7 +34,19 @@ test: fmt-check vet lint ## what CI runs: formatting, vet, linters, all tests wi
 	   go test -json -race -count=1 ./... || rc=1; \
 	   SPILLWAY_SEEDS=2000 go test -json -count=1 -run 'Model|Flip|TestExperiment$$|FreezeIsShort|AllocatesNothing|TestSimulation$$' ./catalog ./format ./dataflow ./writer ./internal/attach || rc=1; \
 	   go -C tools test -json -count=1 ./... || rc=1; \
+	   e2e/browser/install.sh || rc=1; \
+	   go -C e2e test -json -count=1 -p 1 -timeout 30m ./... || rc=1; \
 	   exit $$rc; } | go run -C tools ./testsum -left-out $(CURDIR)/build/left-out
+
+e2e: ## only the tests against real systems: Flink, S3 servers, HDFS, a browser (part of test)
+	e2e/browser/install.sh
+	go -C e2e test -count=1 -p 1 -timeout 30m ./...
+
+servers-up: ## the S3 servers, for work by hand (SERVERS=... chooses)
+	e2e/servers/up.sh $(SERVERS)
+
+servers-down: ## and away again
+	e2e/servers/down.sh
 
 race: ## all tests with -race, nothing else
 	go test -race ./...
@@ -69,3 +81,4 @@ fmt-check: ## fail if gofmt would change a file
 
 vet: ## go vet
 	go vet ./...
+	go -C e2e vet ./...
