@@ -39,26 +39,23 @@ func (n *named) flink(ctx context.Context, f flinkNames) (*Target, error) {
 			return nil, err
 		}
 	}
-	if !is && !f.checkpoints {
-		copies, err := flinkCopies(ctx, n.self, "")
-		if err != nil || len(copies) == 0 {
-			return nil, err
-		}
+	switch {
+	case is && n.up != nil: // what belongs to a checkpoint lies beside it too
+		return &Target{Kind: TargetCheckpoint, Name: n.name, Backend: n.up, Flink: true, FlinkJobs: []string{""}, Dir: n.base}, nil
+	case is:
+		return &Target{Kind: TargetCheckpoint, Name: n.name, Backend: n.self, Flink: true, FlinkJobs: []string{""}}, nil
+	case f.checkpoints:
+		return n.flinkJob(), nil
 	}
-	t := &Target{Kind: TargetJob, Name: n.name, Backend: n.self, Flink: true, FlinkJobs: []string{""}}
-	if is {
-		t.Kind = TargetCheckpoint
-	}
+	return nil, nil
+}
+
+// flinkJob is the directory as a job of Flink's.
+func (n *named) flinkJob() *Target {
 	if n.up == nil {
-		return t, nil
+		return &Target{Kind: TargetJob, Name: n.name, Backend: n.self, Flink: true, FlinkJobs: []string{""}}
 	}
-	// What belongs to a checkpoint lies beside it too.
-	if t.Backend = n.up; is {
-		t.Dir = n.base
-	} else {
-		t.FlinkJobs = []string{n.base}
-	}
-	return t, nil
+	return &Target{Kind: TargetJob, Name: n.name, Backend: n.up, Flink: true, FlinkJobs: []string{n.base}}
 }
 
 // flinkCopies returns the directories in folder that are called otherwise than

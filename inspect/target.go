@@ -187,6 +187,13 @@ func (n *named) dir(ctx context.Context) (*Target, error) {
 		return nil, err
 	}
 	if len(jobs)+len(theirs) == 0 {
+		copies, err := flinkCopies(ctx, n.self, "")
+		if err != nil {
+			return nil, err
+		}
+		if len(copies) > 0 {
+			return n.flinkJob(), nil
+		}
 		return nil, notCheckpoint(n.name, "no job below it has a checkpoint", "name a checkpoint, a job, or a folder with jobs")
 	}
 	return &Target{Kind: TargetRoot, Name: n.name, Backend: n.self, Flink: len(jobs) == 0, Jobs: jobs, FlinkJobs: theirs}, nil
