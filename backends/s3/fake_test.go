@@ -152,11 +152,11 @@ func (f *fake) upload(w http.ResponseWriter, r *http.Request, key string, body [
 		u.parts[n] = body
 		w.Header().Set("ETag", fmt.Sprintf(`"part%d"`, n))
 	case http.MethodGet:
-		w.Write([]byte("<ListPartsResult>"))
+		fmt.Fprint(w, "<ListPartsResult>")
 		for n, p := range u.parts {
 			fmt.Fprintf(w, "<Part><PartNumber>%d</PartNumber><Size>%d</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Part>", n, len(p))
 		}
-		w.Write([]byte("</ListPartsResult>"))
+		fmt.Fprint(w, "</ListPartsResult>")
 	case http.MethodDelete:
 		delete(f.uploads, id)
 		w.WriteHeader(http.StatusNoContent)
@@ -202,7 +202,7 @@ func (f *fake) deleteMany(w http.ResponseWriter, body []byte) {
 		fakeError(w, http.StatusBadRequest, "MalformedXML")
 		return
 	}
-	w.Write([]byte("<DeleteResult>"))
+	fmt.Fprint(w, "<DeleteResult>")
 	for _, o := range request.Object {
 		if strings.HasSuffix(o.Key, "locked") {
 			fmt.Fprintf(w, "<Error><Key>%s</Key><Code>AccessDenied</Code><Message>no</Message></Error>", o.Key)
@@ -211,11 +211,11 @@ func (f *fake) deleteMany(w http.ResponseWriter, body []byte) {
 		delete(f.objects, o.Key)
 		fmt.Fprintf(w, "<Deleted><Key>%s</Key></Deleted>", o.Key)
 	}
-	w.Write([]byte("</DeleteResult>"))
+	fmt.Fprint(w, "</DeleteResult>")
 }
 
 func (f *fake) list(w http.ResponseWriter, q url.Values) {
-	w.Write([]byte("<ListBucketResult>"))
+	fmt.Fprint(w, "<ListBucketResult>")
 	last, n, more := "", 0, false
 	after := q.Get("start-after")
 	if token := q.Get("continuation-token"); token != "" {
@@ -244,15 +244,15 @@ func (f *fake) list(w http.ResponseWriter, q url.Values) {
 	if more {
 		fmt.Fprintf(w, "<IsTruncated>true</IsTruncated><NextContinuationToken>%s</NextContinuationToken>", last)
 	}
-	w.Write([]byte("</ListBucketResult>"))
+	fmt.Fprint(w, "</ListBucketResult>")
 }
 
 func (f *fake) listUploads(w http.ResponseWriter, prefix string) {
-	w.Write([]byte("<ListMultipartUploadsResult>"))
+	fmt.Fprint(w, "<ListMultipartUploadsResult>")
 	for id, u := range f.uploads {
 		if strings.HasPrefix(u.key, prefix) {
 			fmt.Fprintf(w, "<Upload><Key>%s</Key><UploadId>%s</UploadId><Initiated>%s</Initiated></Upload>", u.key, id, u.begun.UTC().Format(time.RFC3339))
 		}
 	}
-	w.Write([]byte("</ListMultipartUploadsResult>"))
+	fmt.Fprint(w, "</ListMultipartUploadsResult>")
 }

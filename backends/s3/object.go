@@ -7,9 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"hash/crc32"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -239,7 +237,7 @@ func (b *Backend) sha256Of(p *part) string {
 	if b.opt.Checksum != ChecksumSHA256 {
 		return ""
 	}
-	var sum hash.Hash = sha256.New()
+	sum := sha256.New()
 	p.all(func(chunk []byte) { sum.Write(chunk) })
 	return hex.EncodeToString(sum.Sum(nil))
 }
@@ -456,5 +454,3 @@ func (o *object) cleanUp(ctx context.Context, completed bool) {
 }
 
 func (o *object) closedError(op string) error { return o.b.fail(op, o.key, inflight.ErrClosed) }
-
-var _ io.Writer = (*object)(nil)

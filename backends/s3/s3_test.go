@@ -88,7 +88,8 @@ func TestStoreWithoutConditions(t *testing.T) {
 	}
 	_, err := b.Stat(t.Context(), "x")
 	require.ErrorIs(t, err, inflight.ErrNotExist, "nothing was created")
-	for info := range b.List(t.Context(), "") {
+	for info, err := range b.List(t.Context(), "") {
+		require.NoError(t, err)
 		require.Fail(t, "the probe is left", info.Name)
 	}
 	require.Empty(t, f.uploads)
