@@ -224,7 +224,7 @@ func (s *simulation) superseded(err error) {
 // outlive lets incarnations that were superseded come to their end.
 func (s *simulation) outlive(exec *Seeded) {
 	for s.zombies > 0 && s.res.Err == nil && s.res.Hang == "" {
-		if exec.Run(exec.Now()+time.Millisecond) || exec.Now() > s.Limit {
+		if idle := exec.Run(exec.Now() + time.Millisecond); s.zombies > 0 && (idle || exec.Now() > s.Limit) {
 			s.res.Hang = "after it was superseded, " + exec.Report()
 		}
 	}
