@@ -311,11 +311,11 @@ func command(t testing.TB, name string) string {
 // TestTooManyFiles: the process has no file descriptor left for a connection. It
 // is a process of its own, which is this test again.
 func TestTooManyFiles(t *testing.T) {
-	url := os.Getenv("SPILLWAY_FEW_FILES")
+	url := os.Getenv("E2E_FEW_FILES")
 	if url == "" {
 		s := shared(t, servers.VersityGW)
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTooManyFiles$")
-		cmd.Env = append(os.Environ(), "SPILLWAY_FEW_FILES="+urlOf(s, bucket(t, s), "x", "retry-for", "1s"))
+		cmd.Env = append(os.Environ(), "E2E_FEW_FILES="+urlOf(s, bucket(t, s), "x", "retry-for", "1s"))
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return

@@ -29,7 +29,7 @@ import (
 
 // full is set for the bars as they are meant, on a quiet machine; otherwise less
 // is moved, and what other programs do may take half of the speed away.
-var full = os.Getenv("SPILLWAY_BARS") != ""
+var full = os.Getenv("E2E_BARS") != ""
 
 func pick[T any](whole, short T) T {
 	if full {
@@ -132,13 +132,13 @@ func mibs(n int64, d time.Duration) float64 { return float64(n) / mib / d.Second
 // TestMemory: a checkpoint of any size is written and restored in 96 MiB. It is
 // done by a process of its own, which is this test again.
 func TestMemory(t *testing.T) {
-	if url := os.Getenv("SPILLWAY_MEMORY"); url != "" {
+	if url := os.Getenv("E2E_MEMORY"); url != "" {
 		useMemory(t, url)
 		return
 	}
 	s := shared(t, servers.VersityGW)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemory$", "-test.v")
-	cmd.Env = append(os.Environ(), "SPILLWAY_MEMORY="+urlOf(s, bucket(t, s), "memory"), "GOMEMLIMIT=80MiB")
+	cmd.Env = append(os.Environ(), "E2E_MEMORY="+urlOf(s, bucket(t, s), "memory"), "GOMEMLIMIT=80MiB")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	_, after, found := strings.Cut(string(out), "peak memory: ")
@@ -398,7 +398,7 @@ func download(ctx context.Context, b backends.Backend, name string) error {
 // TestConnections prints what more connections are worth on a link with latency.
 func TestConnections(t *testing.T) {
 	if !full {
-		t.Log("the rates in docs/backends.md: set SPILLWAY_BARS to measure them")
+		t.Log("the rates in docs/backends.md: set E2E_BARS to measure them")
 		return
 	}
 	s := shared(t, servers.VersityGW)

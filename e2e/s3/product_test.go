@@ -335,7 +335,7 @@ func TestBackendCheck(t *testing.T) {
 		code, stdout, stderr := ckpt(t, "ckpt-inspect", "backend-check", urlOf(s, bucket(t, s), "check"))
 		require.Zero(t, code, "%s%s", stdout, stderr)
 		require.Contains(t, stdout, "0 failed")
-		if dir := os.Getenv("SPILLWAY_KEEP"); dir != "" {
+		if dir := os.Getenv("E2E_KEEP"); dir != "" {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, string(s.Kind)+".txt"), []byte(stdout), 0o644))
 		}
 	})
