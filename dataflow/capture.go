@@ -10,7 +10,9 @@ type CaptureWriter interface {
 	// Start begins the capture of a checkpoint. Ids grow: an older one is
 	// ErrSubsumed, one that was aborted ErrAborted.
 	Start(id inflight.CheckpointID, o StartOptions) (Capture, error)
-	// Abort gives a checkpoint up. It is idempotent and allowed before Start.
+	// Abort gives a checkpoint up. It is idempotent and allowed before Start. It
+	// does nothing to a capture that is durable: a task may still learn of the
+	// last barrier of a checkpoint that is complete.
 	Abort(id inflight.CheckpointID, cause error)
 	Close() error
 }
