@@ -114,6 +114,8 @@ func byStatus(status int) known {
 		return known{inflight.ErrTimeout, ""}
 	case status == http.StatusTooManyRequests:
 		return codes["SlowDown"]
+	case status == http.StatusBadRequest:
+		return known{inflight.ErrConfig, "the store does not take the request: check the settings in the URL"}
 	case status >= 500:
 		return known{inflight.ErrUnavailable, ""}
 	}

@@ -293,14 +293,17 @@ func canBeKey(name string) bool {
 	return utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl)
 }
 
-// explain makes a request whose answer has a body, and returns what is wrong if
-// that is not only that there is no such object.
+// explain asks for the first byte of an object, as the answer to that says in its
+// body what is wrong. Nil: nothing is.
 func (b *Backend) explain(ctx context.Context, op, key string) error {
 	return b.call(ctx, op, key, func(ctx context.Context) error {
-		for o := range b.core.ListObjectsIter(ctx, b.opt.Bucket, minio.ListObjectsOptions{Prefix: key, MaxKeys: 1}) {
-			return o.Err
+		var first minio.GetObjectOptions
+		first.Set("Range", "bytes=0-0")
+		body, _, _, err := b.core.GetObject(ctx, b.opt.Bucket, key, first)
+		if err == nil {
+			body.Close()
 		}
-		return nil
+		return err
 	})
 }
 
