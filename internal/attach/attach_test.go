@@ -24,7 +24,7 @@ import (
 
 // start runs a small job of these options until ctx ends, and returns what its
 // checkpoints came to.
-func start(t *testing.T, ctx context.Context, b backends.Backend, o Options) (results []dataflow.CheckpointResult, err error) {
+func start(ctx context.Context, t *testing.T, b backends.Backend, o Options) (results []dataflow.CheckpointResult, err error) {
 	if o.Graph == nil {
 		o.Graph = small(newMemFiles())
 	}
@@ -65,7 +65,7 @@ func TestStatistics(t *testing.T) {
 		disk := undying{mem.New(mem.Options{})}
 		refuse := errors.New("not this one")
 		n := 0
-		results, err := start(t, forAWhile(t), disk, Options{
+		results, err := start(forAWhile(t), t, disk, Options{
 			Dataflow: smallOptions, Catalog: catalog.Options{Retained: 100},
 			BeforeCommit: func(_ context.Context, m *format.Manifest, acks []dataflow.Ack) error {
 				require.Equal(t, format.KindCheckpoint, m.Kind)
@@ -118,7 +118,7 @@ func TestRestoreChoices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := undying{mem.New(mem.Options{})}
 		retained := catalog.Options{Retained: 3}
-		results, err := start(t, forAWhile(t), disk, Options{Dataflow: smallOptions, Catalog: retained})
+		results, err := start(forAWhile(t), t, disk, Options{Dataflow: smallOptions, Catalog: retained})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Greater(t, len(results), 1)
 		newest := results[len(results)-1].ID
@@ -136,7 +136,7 @@ func TestRestoreChoices(t *testing.T) {
 			tc.o.Dataflow, tc.o.Catalog = smallOptions, retained
 			tc.o.OnRestore = func(i RestoreInfo) { restored = append(restored, i) }
 			tc.o.Dataflow.Interval = time.Hour // it restores, and makes none
-			_, err := start(t, forAWhile(t), disk, tc.o)
+			_, err := start(forAWhile(t), t, disk, tc.o)
 			require.ErrorIs(t, err, context.DeadlineExceeded, tc.name)
 			if tc.base == 0 {
 				require.Empty(t, restored)
@@ -163,7 +163,7 @@ func TestRestoreChoices(t *testing.T) {
 func TestChangedGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := undying{mem.New(mem.Options{})}
-		_, err := start(t, forAWhile(t), disk, Options{Dataflow: smallOptions})
+		_, err := start(forAWhile(t), t, disk, Options{Dataflow: smallOptions})
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		changed := func() *dataflow.Graph {
 			g := dataflow.NewGraph()
@@ -175,11 +175,11 @@ func TestChangedGraph(t *testing.T) {
 			return g
 		}
 		before := disk.Backend.(*mem.Backend).Snapshot().Fingerprint()
-		_, err = start(t, t.Context(), disk, Options{Graph: changed(), Dataflow: smallOptions})
+		_, err = start(t.Context(), t, disk, Options{Graph: changed(), Dataflow: smallOptions})
 		require.ErrorIs(t, err, inflight.ErrMismatch)
 		require.Equal(t, before, disk.Backend.(*mem.Backend).Snapshot().Fingerprint(), "nothing was claimed")
 		var info RestoreInfo
-		_, err = start(t, t.Context(), disk, Options{Graph: changed(), Dataflow: smallOptions, OnRestore: func(i RestoreInfo) { info = i },
+		_, err = start(t.Context(), t, disk, Options{Graph: changed(), Dataflow: smallOptions, OnRestore: func(i RestoreInfo) { info = i },
 			Restore: restore.Options{AllowDropped: []restore.Scope{{Vertex: "sink"}}}})
 		require.NoError(t, err)
 		require.Len(t, info.Dropped, 1)
@@ -223,7 +223,7 @@ func TestOverBudget(t *testing.T) {
 		disk := undying{mem.New(mem.Options{})}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		results, err := start(t, ctx, disk, Options{Dataflow: smallOptions, Writer: writer.Options{MaxBufferedPerTask: 100}})
+		results, err := start(ctx, t, disk, Options{Dataflow: smallOptions, Writer: writer.Options{MaxBufferedPerTask: 100}})
 		require.NoError(t, err)
 		declined := 0
 		for i, r := range results[:len(results)-1] {
