@@ -57,7 +57,7 @@ type tamperedSlot struct {
 }
 
 func (k tamperedSlot) Commit(c dataflow.Completed, done func(dataflow.Committed, error)) {
-	if k.t.acks != nil && k.t.is(c.ID) {
+	if k.t.acks != nil && len(c.Finished) == 0 && k.t.is(c.ID) {
 		c.Acks = k.t.acks(c.Acks)
 	}
 	k.Slot.Commit(c, done)
@@ -99,6 +99,19 @@ func (l liar) Stat(ctx context.Context, name string) (backends.Info, error) {
 		return l.lie(i)
 	}
 	return i, err
+}
+
+// holding takes its time until a checkpoint has failed its check.
+type holding struct {
+	dataflow.Operator
+	until *atomic.Bool
+}
+
+func (o holding) Process(c *dataflow.Context, r dataflow.Record) error {
+	if !o.until.Load() {
+		c.Busy(100 * time.Microsecond)
+	}
+	return o.Operator.Process(c, r)
 }
 
 // shifted is an ack whose source says that it has passed more records, or fewer.
@@ -147,7 +160,7 @@ func TestCompletion(t *testing.T) {
 			row.tamper.chosen = new(atomic.Int64)
 			var failed []error
 			completed := 0
-			var narrow atomic.Bool
+			var narrow, seen atomic.Bool
 			narrow.Store(row.small)
 			o := dataflow.Options{Interval: time.Millisecond, BufferSize: 512, TolerableFailures: -1, Unaligned: row.small}
 			o.OnCheckpoint = func(r dataflow.CheckpointResult) {
@@ -157,10 +170,11 @@ func TestCompletion(t *testing.T) {
 				case r.Reason == dataflow.ReasonCheck:
 					failed = append(failed, r.Cause)
 					narrow.Store(false)
+					seen.Store(true)
 				}
 			}
 			out := t.TempDir()
-			g := counting(dataflow.Dir(out), func(o dataflow.Operator) dataflow.Operator { return o })
+			g := counting(dataflow.Dir(out), func(o dataflow.Operator) dataflow.Operator { return holding{o, &seen} })
 			var b backends.Backend = local.New(t.TempDir())
 			if row.lie != nil {
 				b = liar{b, new(atomic.Bool), row.lie}
