@@ -133,12 +133,13 @@ func (k *slot) manifest(ctx context.Context, c dataflow.Completed) (*format.Mani
 			return nil, err
 		}
 	}
+	finished := make(map[inflight.Task]bool, len(late))
 	for _, l := range late {
 		h, err := l.wait(ctx)
 		if err != nil {
 			return nil, err
 		}
-		handles[h.Task] = h
+		handles[h.Task], finished[h.Task] = h, true
 	}
 	m := &format.Manifest{Kind: format.KindCheckpoint, Job: k.s.j.o.Name, ID: k.ID(), Mode: format.ExactlyOnce, Alignment: alignment(c.Acks), Savepoint: c.Savepoint, Topology: k.s.j.topology}
 	if k.s.j.o.Dataflow.AtLeastOnce {
@@ -151,7 +152,7 @@ func (k *slot) manifest(ctx context.Context, c dataflow.Completed) (*format.Mani
 			if h, ok := handles[t]; ok {
 				ordered = append(ordered, h)
 			}
-			if slices.ContainsFunc(c.Finished, func(f dataflow.Finished) bool { return f.Task == t }) {
+			if finished[t] {
 				m.Finished = append(m.Finished, t)
 			}
 		}

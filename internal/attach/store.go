@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,13 +33,14 @@ type store struct {
 
 	mu       sync.Mutex
 	writers  []*captureWriter
+	byTask   map[inflight.Task]*captureWriter
 	over     error                           // the coordinator is
 	slots    map[inflight.CheckpointID]*slot // undecided
 	finished []dataflow.Finished             // known so far
 }
 
 func newStore(j *Job, coord *catalog.Coordinator, pool *writer.Pool) *store {
-	s := &store{j: j, coord: coord, pool: pool, check: completion{j: j}, commits: newLine(), tidy: newLine(), slots: map[inflight.CheckpointID]*slot{}}
+	s := &store{j: j, coord: coord, pool: pool, check: completion{j: j}, commits: newLine(), tidy: newLine(), byTask: map[inflight.Task]*captureWriter{}, slots: map[inflight.CheckpointID]*slot{}}
 	s.life, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -93,17 +93,14 @@ func (s *store) Writer(t inflight.Task) (dataflow.CaptureWriter, error) {
 	c := &captureWriter{s: s, w: w}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.writers = append(s.writers, c)
+	s.writers, s.byTask[t] = append(s.writers, c), c
 	return c, nil
 }
 
 func (s *store) writer(t inflight.Task) *captureWriter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.IndexFunc(s.writers, func(c *captureWriter) bool { return c.w.Task() == t }); i >= 0 {
-		return s.writers[i]
-	}
-	return nil
+	return s.byTask[t]
 }
 
 // Begin implements dataflow.Store.
