@@ -93,12 +93,7 @@ func (a *app) check(flags *pflag.FlagSet, args []string) (err error) {
 	if slices.Contains(args, "slow") && !given("sleep") {
 		a.sleep = 5 * time.Millisecond
 	}
-	if a.input != "" || given("records") {
-		a.limit = 0
-		if given("duration") {
-			a.limit = a.duration
-		}
-	} else {
+	if given("duration") || a.input == "" && !given("records") {
 		a.limit = a.duration
 	}
 	a.plain = a.sink == "plain"
@@ -157,6 +152,12 @@ func (x *runner) openStore(ctx context.Context) (backends.Backend, string, error
 		if m == nil {
 			return nil, "", usage("--restore %s: latest, none, or the path of a directory chk-<id> within its job", x.restore)
 		}
+		if m[1] == "" { // the job's folder has no name in front of it
+			m[1] = "."
+			if strings.HasPrefix(path, "/") {
+				m[1] = "/"
+			}
+		}
 		if query != "" {
 			m[1] += "?" + query
 		}
@@ -166,7 +167,7 @@ func (x *runner) openStore(ctx context.Context) (backends.Backend, string, error
 		}
 		switch {
 		case x.store != "" && !samePlace(x.store, m[1]):
-			return nil, "", usage("--restore %s is not in --store %s: leave --store out", x.restore, x.store)
+			return nil, "", usage("--restore names another store than --store: leave --store out")
 		case x.job != "job" && x.job != m[2]:
 			return nil, "", usage("--restore %s is of the job %s, not %s", x.restore, m[2], x.job)
 		}
