@@ -46,7 +46,8 @@ func newPool(o *Options) *pool {
 }
 
 // take returns a client that waits, if there is one: best one that is at the place
-// where a file is to be read, or has the file open, or has none.
+// where a file is to be read, or has the file open, or has none; and of these the
+// one used last, whose connection is the least likely to have broken.
 func (p *pool) take(file uint64, off int64) *client {
 	for {
 		p.mu.Lock()
@@ -61,7 +62,7 @@ func (p *pool) take(file uint64, off int64) *client {
 			case c.file == 0:
 				r = 1
 			}
-			if r > rank {
+			if r >= rank {
 				best, rank = i, r
 			}
 		}
@@ -182,7 +183,6 @@ func (p *pool) close() {
 	for _, c := range idle {
 		c.end()
 	}
-	p.krb.close()
 }
 
 // client is a client of the library for one stream or call at a time, with its
@@ -239,6 +239,11 @@ func (c *client) open(ctx context.Context) error {
 		return err
 	}
 	c.Client = client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.killed {
+		c.nameErr = nil // of another namenode
+	}
 	return nil
 }
 

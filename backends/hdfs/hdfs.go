@@ -91,6 +91,7 @@ func (b *Backend) Close() error {
 		aborts.Wait()
 		b.pool.close()
 		b.pool.background.Wait()
+		b.pool.krb.close()
 		close(quiet)
 	}()
 	select {

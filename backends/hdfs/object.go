@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	pieceSize  = 256 << 10        // the library takes memory for what it is given at once
-	sealTime   = 20 * time.Second // for the datanodes to report the last block
+	pieceSize  = 256 << 10   // the library takes memory for what it is given at once
+	sealTime   = time.Minute // for the datanodes to report the last block, and for a namenode to come back
 	surePeriod = 400 * time.Millisecond
 )
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -450,8 +451,18 @@ func TestWrongAddress(t *testing.T) {
 	for _, err := range b.List(t.Context(), "") {
 		wants(t, err, inflight.ErrNotExist, false, "the directory does not exist")
 	}
-	b = c.open(t, c.tree(), func(o *hdfs.Options) { o.Namenodes = []string{"127.0.0.1:1", c.env["NAMENODE"]} })
-	require.NoError(t, put(t.Context(), b, "x", nil, backends.CreateOptions{}), "the second namenode answers")
+	var dials atomic.Int64
+	b = c.open(t, c.tree(), func(o *hdfs.Options) {
+		o.Namenodes = []string{"127.0.0.1:1", c.env["NAMENODE"]}
+		o.Dial = func(ctx context.Context, kind, address string) (net.Conn, error) {
+			dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, kind, address)
+		}
+	})
+	for range 5 {
+		require.NoError(t, put(t.Context(), b, "x", nil, backends.CreateOptions{}), "the second namenode answers")
+	}
+	require.LessOrEqual(t, dials.Load(), int64(4), "connections are kept")
 }
 
 // TestFewFiles has no file descriptor left.

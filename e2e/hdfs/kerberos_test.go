@@ -100,15 +100,15 @@ func TestKerberosRefused(t *testing.T) {
 		retry   bool
 		texts   []string
 	}{
-		"other's keytab":    {"principal=bob@EXAMPLE.COM", inflight.ErrAuth, false, []string{"no key of bob@EXAMPLE.COM", "keytab"}},
-		"unknown principal": {"principal=alice@EXAMPLE.COM&keytab=" + write("none", ""), inflight.ErrConfig, false, []string{"keytab"}},
-		"unknown realm":     {"principal=alice@OTHER.COM", inflight.ErrAuth, false, []string{"OTHER.COM"}},
-		"no keytab":         {"keytab=" + dir + "/missing", inflight.ErrConfig, false, []string{"missing", "KRB5_CLIENT_KTNAME"}},
-		"no configuration":  {"krb5-conf=" + dir + "/missing", inflight.ErrConfig, false, []string{"KRB5_CONFIG"}},
-		"KDC is down":       {"krb5-conf=" + down, inflight.ErrUnavailable, true, []string{"KDC"}},
-		"other service":     {"namenode-principal=HTTP/localhost", inflight.ErrAuth, false, []string{"dfs.namenode.kerberos.principal", "HTTP/localhost"}},
-		"unknown service":   {"namenode-principal=nn/localhost", inflight.ErrAuth, false, []string{"the KDC does not know nn/localhost"}},
-		"protection":        {"protection=integrity", inflight.ErrConfig, false, []string{"integrity", "AES"}},
+		"other's keytab":   {"principal=bob@EXAMPLE.COM", inflight.ErrAuth, false, []string{"no key of bob@EXAMPLE.COM", "keytab"}},
+		"empty keytab":     {"principal=alice@EXAMPLE.COM&keytab=" + write("none", ""), inflight.ErrConfig, false, []string{"keytab"}},
+		"unknown realm":    {"principal=alice@OTHER.COM", inflight.ErrAuth, false, []string{"OTHER.COM"}},
+		"no keytab":        {"keytab=" + dir + "/missing", inflight.ErrConfig, false, []string{"missing", "KRB5_CLIENT_KTNAME"}},
+		"no configuration": {"krb5-conf=" + dir + "/missing", inflight.ErrConfig, false, []string{"KRB5_CONFIG"}},
+		"KDC is down":      {"krb5-conf=" + down, inflight.ErrUnavailable, true, []string{"KDC"}},
+		"other service":    {"namenode-principal=HTTP/localhost", inflight.ErrAuth, false, []string{"dfs.namenode.kerberos.principal", "HTTP/localhost"}},
+		"unknown service":  {"namenode-principal=nn/localhost", inflight.ErrAuth, false, []string{"the KDC does not know nn/localhost"}},
+		"protection":       {"protection=integrity", inflight.ErrConfig, false, []string{"integrity", "AES"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wants(t, use(t, "hdfs:///tmp/alice?"+test.options), test.kind, test.retry, test.texts...)

@@ -159,19 +159,6 @@ func TestInspect(t *testing.T) {
 	require.Zero(t, code, text)
 }
 
-// TestCheck runs the acceptance suite as a user does.
-func TestCheck(t *testing.T) {
-	c := one.up(t)
-	inspect := build(t, "cmd/ckpt-inspect")
-	root := c.tree()
-	c.control(t, "mkdirs", "path", root, "owner", "flink")
-	out, err := exec.CommandContext(t.Context(), inspect, "backend-check", c.url("flink", root)).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "exclusive create")
-	require.Contains(t, string(out), ", 0 failed,")
-	t.Logf("%s", out)
-}
-
 // capture captures size bytes as one subtask, in buffers.
 func capture(t testing.TB, b backends.Backend, size int, o writer.Options) (h inflight.Handle, err error) {
 	o.Backend, o.Job = b, "job"

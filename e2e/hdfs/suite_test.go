@@ -3,6 +3,7 @@ package hdfs_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,13 +18,16 @@ import (
 
 // TestSuite runs the acceptance suite.
 func TestSuite(t *testing.T) {
-	t.Run("one datanode", func(t *testing.T) {
+	t.Run("one datanode", func(t *testing.T) { // as a user does it
 		c := one.up(t)
-		backendtest.Run(t, func(t *testing.T) backends.Backend {
-			b, err := backends.Open(t.Context(), c.url("flink", "/tmp/suite"))
-			require.NoError(t, err)
-			return b
-		}, backendtest.Options{})
+		root := c.tree()
+		c.control(t, "mkdirs", "path", root, "owner", "flink")
+		out, err := exec.CommandContext(t.Context(), build(t, "cmd/ckpt-inspect"), "backend-check", c.url("flink", root)).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "exclusive create   yes")
+		require.Contains(t, string(out), " ok, 0 failed, 1 skipped")
+		t.Logf("%s", out)
+		require.Empty(t, list(t, c.open(t, root, nil)))
 	})
 	t.Run("three datanodes", func(t *testing.T) {
 		c := three.up(t)
