@@ -401,18 +401,19 @@ func TestConnections(t *testing.T) {
 		t.Log("the rates in docs/backends.md: set E2E_BARS to measure them")
 		return
 	}
-	s := shared(t, servers.VersityGW)
+	s := shared(t, servers.SeaweedFS) // which keeps connections
 	for _, n := range []int{2, 8, 32} {
 		wire := servers.NewWire(t, s.Address)
 		far := *s
 		far.Endpoint = "http://" + wire.Address()
 		b := open(t, urlOf(&far, bucket(t, s), "c", "connections", strconv.Itoa(n)))
-		wire.Fault("latency", "downstream", map[string]any{"latency": 20})
+		wire.Fault("latency", "downstream", map[string]any{"latency": 100})
+		const writers, objects = 32, 5
 		start := time.Now()
 		var wg sync.WaitGroup
-		for w := range 32 {
+		for w := range writers {
 			wg.Go(func() {
-				for i := range 10 {
+				for i := range objects {
 					if _, err := put(t.Context(), b, fmt.Sprintf("%d/%d", w, i), random(1, 1000), backends.CreateOptions{}); err != nil {
 						t.Error(err)
 					}
@@ -420,6 +421,6 @@ func TestConnections(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		t.Logf("%d connections: %.0f small objects/s at 20 ms", n, 320/time.Since(start).Seconds())
+		t.Logf("%d connections: %.0f small objects/s at 100 ms", n, writers*objects/time.Since(start).Seconds())
 	}
 }
