@@ -32,7 +32,7 @@ check: fmt-check vet ## the quick loop: formatting, vet, short tests without -ra
 test: fmt-check vet lint ## what CI runs: formatting, vet, linters, all tests with -race; counts what was left out
 	@{ rc=0; \
 	   go test -json -race -count=1 ./... || rc=1; \
-	   SPILLWAY_SEEDS=2000 go test -json -count=1 -run 'Model|Flip|TestExperiment$$|FreezeIsShort|AllocatesNothing|TestSimulation$$' ./catalog ./format ./dataflow ./writer ./internal/attach || rc=1; \
+	   SPILLWAY_SEEDS=2000 go test -json -count=1 -run 'Model|Flip|TestExperiment$$|TestExercises$$|FreezeIsShort|AllocatesNothing|TestSimulation$$' ./catalog ./format ./dataflow ./writer ./internal/attach || rc=1; \
 	   go -C tools test -json -count=1 ./... || rc=1; \
 	   e2e/browser/install.sh || rc=1; \
 	   go -C e2e test -json -count=1 -p 1 -timeout 30m ./... || rc=1; \
