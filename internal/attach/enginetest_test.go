@@ -123,6 +123,8 @@ func (s *source) Next(c *dataflow.Context) (dataflow.Status, error) {
 	return dataflow.Status{}, nil
 }
 
+func (s *source) Passed() uint64 { return uint64(s.at.V) }
+
 func (s *source) Complete(*dataflow.Context, inflight.CheckpointID) error { return nil }
 
 func (s *source) Close() error { return nil }
