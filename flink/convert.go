@@ -249,8 +249,10 @@ func (e *exporter) task(ctx context.Context, t inflight.Task, channels []int) er
 		return err
 	}
 	e.members = append(e.members, m)
+	r := e.c.Reader(e.s.x)
+	defer r.Close()
 	for _, i := range channels {
-		for b, err := range e.c.Buffers(ctx, e.s.x, i) {
+		for b, err := range r.Buffers(ctx, i) {
 			if err != nil {
 				return err
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
 	"slices"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -133,34 +134,62 @@ type Buffer struct {
 
 var errStop = errors.New("stop")
 
-// Buffers yields the buffers of channel i of x in the order in which Flink
-// replays them. A chunk that cannot be read is an error; whoever goes on gets the
-// chunks behind it. Any other error ends the iteration.
-func (c *Checkpoint) Buffers(ctx context.Context, x *Index, i int) func(yield func(Buffer, error) bool) {
+// BufferReader reads the buffers of channels. It keeps the last stream open:
+// channels of one subtask often share one. It is used by one goroutine.
+type BufferReader struct {
+	c      *Checkpoint
+	x      *Index
+	stream int
+	r      *streamReader // of stream; nil: none is open
+}
+
+// Reader returns a reader of the channels of x. Close it after use.
+func (c *Checkpoint) Reader(x *Index) *BufferReader { return &BufferReader{c: c, x: x} }
+
+// Close closes the stream that is open.
+func (b *BufferReader) Close() {
+	if b.r != nil {
+		b.r.close()
+		b.r = nil
+	}
+}
+
+// open opens stream i, if it is not open.
+func (b *BufferReader) open(ctx context.Context, i int) (err error) {
+	if b.r != nil && b.stream == i {
+		return nil
+	}
+	b.Close()
+	b.stream = i
+	b.r, err = b.c.openStream(ctx, b.x.Streams[i].Handle)
+	return err
+}
+
+// Buffers yields the buffers of channel i in the order in which Flink replays
+// them. A chunk that cannot be read is an error; whoever goes on gets the chunks
+// behind it. Any other error ends the iteration.
+func (b *BufferReader) Buffers(ctx context.Context, i int) iter.Seq2[Buffer, error] {
 	return func(yield func(Buffer, error) bool) {
-		s := Stream{Handle: x.Streams[x.Channels[i].Stream].Handle, Chunks: x.chunksOf(i)}
-		r, err := c.openStream(ctx, s.Handle)
-		if err != nil {
+		if err := b.open(ctx, b.x.Channels[i].Stream); err != nil {
 			yield(Buffer{}, err)
 			return
 		}
-		defer r.close()
+		chunks := b.x.chunksOf(i)
 		var whole []byte
-		err = r.each(ctx, s.Chunks, chunkVisitor{
+		err := b.r.each(ctx, chunks, chunkVisitor{
 			piece: func(k int, _ int64, p []byte) error {
-				chunk := s.Chunks[k]
-				if whole = append(whole, p...); int64(len(whole)) < int64(chunk.Length) {
+				if whole = append(whole, p...); int64(len(whole)) < int64(chunks[k].Length) {
 					return nil
 				}
-				b := Buffer{Chunk: chunk, Bytes: whole}
+				full := Buffer{Chunk: chunks[k], Bytes: whole}
 				whole = whole[:0]
-				if !yield(b, nil) {
+				if !yield(full, nil) {
 					return errStop
 				}
 				return nil
 			},
 			bad: func(k int, err *FormatError) error {
-				if !yield(Buffer{Chunk: s.Chunks[k]}, &inflight.Error{Op: "read", Object: s.Handle.String(), Err: err}) {
+				if !yield(Buffer{Chunk: chunks[k]}, &inflight.Error{Op: "read", Object: b.r.name, Err: err}) {
 					return errStop
 				}
 				return nil
@@ -169,5 +198,14 @@ func (c *Checkpoint) Buffers(ctx context.Context, x *Index, i int) func(yield fu
 		if err != nil && !errors.Is(err, errStop) {
 			yield(Buffer{}, err)
 		}
+	}
+}
+
+// Buffers yields the buffers of channel i of x, as BufferReader.Buffers does.
+func (c *Checkpoint) Buffers(ctx context.Context, x *Index, i int) iter.Seq2[Buffer, error] {
+	return func(yield func(Buffer, error) bool) {
+		b := c.Reader(x)
+		defer b.Close()
+		b.Buffers(ctx, i)(yield)
 	}
 }

@@ -19,8 +19,10 @@ const MaxElement = 256 << 20
 func (c *Checkpoint) Elements(ctx context.Context, x *Index, channels ...int) iter.Seq2[Element, error] {
 	return func(yield func(Element, error) bool) {
 		var rest []byte // of a record that began in an earlier buffer
+		r := c.Reader(x)
+		defer r.Close()
 		for _, i := range channels {
-			for b, err := range c.Buffers(ctx, x, i) {
+			for b, err := range r.Buffers(ctx, i) {
 				if err != nil {
 					yield(Element{}, err)
 					return

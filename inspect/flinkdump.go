@@ -77,6 +77,7 @@ type flinkDump struct {
 	*dumper
 	describer
 	x *flink.Index
+	r *flink.BufferReader
 	// The elements of a connection begin in its input part and go on in the output
 	// part: both share what tells them apart. nil: nothing does.
 	splitters []*recordSplitter
@@ -106,6 +107,8 @@ func (i *Inspector) dumpFlink(ctx context.Context, t *Target, dir string, d *dum
 		}
 		phases = [][]inflight.Side{{inflight.Input}, {inflight.Output}}
 	}
+	f.r = c.Reader(f.x)
+	defer f.r.Close()
 	for _, phase := range phases {
 		for k := range f.x.Channels {
 			if ch := &f.x.Channels[k]; slices.Contains(phase, ch.Address.Side) && f.needs(k) {
@@ -213,7 +216,7 @@ func (f *flinkDump) channel(ctx context.Context, k int) error {
 	if stream.Kind() == flink.KindByteStream {
 		start = stream.DataOffset()
 	}
-	for b, err := range f.c.Buffers(ctx, f.x, k) {
+	for b, err := range f.r.Buffers(ctx, k) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
