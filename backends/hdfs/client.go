@@ -121,7 +121,10 @@ func (p *pool) dial(ctx context.Context) (*client, error) {
 		return c, err
 	case <-ctx.Done():
 		c.kill(ctx.Err())
-		p.background.Go(func() { <-done; c.end() })
+		p.background.Go(func() {
+			<-done
+			c.end()
+		})
 		return c, ctx.Err()
 	}
 }

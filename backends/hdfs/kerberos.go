@@ -66,7 +66,7 @@ func (k *kerberos) login() (*krb.Client, error) {
 	}
 	conf, err := config.Load(k.o.KrbConf)
 	if err != nil {
-		return nil, authError(inflight.ErrConfig, "set KRB5_CONFIG, or krb5-conf= in the URL", fmt.Errorf("Kerberos configuration: %w", err))
+		return nil, authError(inflight.ErrConfig, "set KRB5_CONFIG, or krb5-conf= in the URL", fmt.Errorf("configuration of Kerberos: %w", err))
 	}
 	if k.o.Keytab == "" {
 		return k.fromCache(conf)
@@ -171,7 +171,7 @@ func loginError(principal string, err error) error {
 	case has("Networking_Error"):
 		sentinel, mend = inflight.ErrUnavailable, "check that the KDC runs, and its address in the Kerberos configuration"
 	}
-	return authError(sentinel, mend, fmt.Errorf("Kerberos login of %s: %w", principal, err))
+	return authError(sentinel, mend, fmt.Errorf("login of %s: %w", principal, err))
 }
 
 // hostNames returns the addresses of the namenodes as host names, and where each
