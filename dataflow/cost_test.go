@@ -46,11 +46,10 @@ func (s nullSlot) Abort(Reason, error)                          {}
 func (s nullSlot) Commit(_ Completed, f func(Committed, error)) { go f(Committed{}, nil) }
 
 type nullCapture struct {
-	exec     Executor
-	mu       sync.Mutex
-	left     int // finishes and holds to come
-	captured uint64
-	done     func(inflight.Handle, error)
+	exec Executor
+	mu   sync.Mutex
+	left int // finishes and holds to come
+	done func(inflight.Handle, error)
 }
 
 func (c *nullCapture) release(bufs []inflight.Buffer) {
@@ -143,7 +142,7 @@ func BenchmarkQueueDepth(b *testing.B) {
 			b.ReportMetric(float64(bytes)/float64(len(took))/4096, "buffers")
 			b.ReportMetric(0, "ns/op")
 			d.Stop(inflight.ErrClosed)
-			<-end
+			require.ErrorIs(b, <-end, inflight.ErrClosed)
 			exec.Wait()
 		})
 	}
@@ -197,6 +196,6 @@ func TestCheckpointCost(t *testing.T) {
 	t.Logf("CPU %.0f ns a record; with a checkpoint each second %+.1f %% [quartiles %+.1f, %+.1f]",
 		base[len(base)/2], more[len(more)/2], more[len(more)/4], more[len(more)*3/4])
 	d.Stop(inflight.ErrClosed)
-	<-end
+	require.ErrorIs(t, <-end, inflight.ErrClosed)
 	exec.Wait()
 }

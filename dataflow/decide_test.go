@@ -15,8 +15,7 @@ import (
 func TestDecide(t *testing.T) {
 	answers := []Decision{{}, {ChooseAligned, "queues 3 % full"}, {ChooseSkip, "no room"}, {ChooseUnaligned, "all three hold"}}
 	var asked []QueueState
-	var s *scene
-	s = newScene(t, Options{Unaligned: true, AlignedTimeout: time.Hour, Decide: func(q QueueState) Decision {
+	s := newScene(t, Options{Unaligned: true, AlignedTimeout: time.Hour, Decide: func(q QueueState) Decision {
 		asked = append(asked, q)
 		return answers[min(len(asked)-1, 3)]
 	}}, newMemLog())
