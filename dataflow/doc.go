@@ -17,8 +17,11 @@
 //	coordinator.go           when a checkpoint is triggered, complete, or given up
 //	decide.go, stats.go      what a coordinator may decide upon, and what is counted
 //	operator.go, state.go    what users write
+//	timers.go                timers, which are keyed state
+//	sources.go, blocking.go  sources; sinks.go: sinks; script.go: their faults
 //	graph.go, plan.go        jobs, and which edges may hold channel state
 //	deployment.go, job.go    one deployment of a job; restarts
+//	simulate.go              random jobs under a seed, with crashes
 //
 // docs/semantics.md maps the tables of Flink's behaviour to these functions
 // and to the tests that show each row.
