@@ -95,28 +95,50 @@ func (i *Inspector) Diff(ctx context.Context, a, b *Target) (*Difference, error)
 	return d, nil
 }
 
-// linesOf returns the lines of a view by type.
-func linesOf(v *View) (map[LineType][]line, error) {
-	lines := map[LineType][]line{}
+// encoded is a line as JSON. It is decoded for its identity, and again if it
+// differs: decoded lines take much memory.
+type encoded struct {
+	id  string
+	raw []byte
+	dir string // of its checkpoint
+}
+
+// linesOf returns the lines of a view that are compared, by type.
+func linesOf(v *View) (map[LineType][]encoded, error) {
+	keys := map[LineType][]string{}
+	for _, c := range compared {
+		keys[c.of] = append([]string{}, c.key...)
+	}
+	lines := map[LineType][]encoded{}
 	for _, l := range v.Lines() {
-		p, err := json.Marshal(l)
+		raw, err := json.Marshal(l)
 		if err != nil {
 			return nil, err
 		}
-		m := line{}
-		dec := json.NewDecoder(bytes.NewReader(p))
-		dec.UseNumber()
-		if err := dec.Decode(&m); err != nil {
-			return nil, err
-		}
+		e := encoded{raw: raw, dir: v.Checkpoint.Dir}
+		m := e.decode()
 		of := LineType(m["type"].(string))
-		unplace(m, v.Checkpoint.Dir)
-		if name, ok := m["name"].(string); ok && of == TypeFile {
-			m["name"] = within(v.Checkpoint.Dir, name)
+		key, is := keys[of]
+		if !is {
+			continue
 		}
-		lines[of] = append(lines[of], m)
+		e.id = identity(m, key)
+		lines[of] = append(lines[of], e)
 	}
 	return lines, nil
+}
+
+// decode returns the line, with names relative to the directory of its checkpoint.
+func (e *encoded) decode() line {
+	m := line{}
+	dec := json.NewDecoder(bytes.NewReader(e.raw))
+	dec.UseNumber()
+	_ = dec.Decode(&m) // it was encoded just now
+	unplace(m, e.dir)
+	if name, ok := m["name"].(string); ok && m["type"] == string(TypeFile) {
+		m["name"] = within(e.dir, name)
+	}
+	return m
 }
 
 // within is the name of a file relative to the directory of its checkpoint, where
@@ -165,37 +187,43 @@ func identity(l line, key []string) string {
 	return b.String()
 }
 
-func (d *Difference) compare(of LineType, key, skip []string, a, b []line, mixed bool) {
-	after := map[string]line{}
-	for _, l := range b {
-		after[identity(l, key)] = l
+func (d *Difference) compare(of LineType, key, skip []string, a, b []encoded, mixed bool) {
+	after := map[string]*encoded{}
+	for k := range b {
+		after[b[k].id] = &b[k]
 	}
-	for _, l := range a {
-		id := identity(l, key)
-		m, there := after[id]
-		delete(after, id)
-		if !there {
-			d.add(ChangeGone, of, l, nil, nil)
-			continue
-		}
-		var fields []string
-		for f := range union(l, m) {
-			x, inL := l[f]
-			y, inM := m[f]
-			if slices.Contains(skip, f) || slices.Contains(key, f) || mixed && !(inL && inM) || reflect.DeepEqual(x, y) {
-				continue
+	for k := range a {
+		e := after[a[k].id]
+		delete(after, a[k].id)
+		switch {
+		case e == nil:
+			d.add(ChangeGone, of, a[k].decode(), nil, nil)
+		case !bytes.Equal(a[k].raw, e.raw):
+			l, m := a[k].decode(), e.decode()
+			if fields := differ(l, m, append(slices.Clone(key), skip...), mixed); len(fields) > 0 {
+				d.add(ChangeChanged, of, l, m, fields)
 			}
+		}
+	}
+	for k := range b {
+		if after[b[k].id] != nil {
+			d.add(ChangeAdded, of, nil, b[k].decode(), nil)
+		}
+	}
+}
+
+// differ returns the fields that differ, but for those to skip; of checkpoints of
+// different kinds, those that both know.
+func differ(l, m line, skip []string, mixed bool) (fields []string) {
+	for f := range union(l, m) {
+		x, inL := l[f]
+		y, inM := m[f]
+		if !slices.Contains(skip, f) && (!mixed || inL && inM) && !reflect.DeepEqual(x, y) {
 			fields = append(fields, f)
 		}
-		if slices.Sort(fields); len(fields) > 0 {
-			d.add(ChangeChanged, of, l, m, fields)
-		}
 	}
-	for _, l := range b {
-		if _, added := after[identity(l, key)]; added {
-			d.add(ChangeAdded, of, nil, l, nil)
-		}
-	}
+	slices.Sort(fields)
+	return fields
 }
 
 func union(a, b line) map[string]bool {
