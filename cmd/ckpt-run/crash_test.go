@@ -425,3 +425,35 @@ func TestFallback(t *testing.T) {
 	require.Contains(t, stderr.String(), "level=WARN msg=fallback")
 	require.Contains(t, stderr.String(), "the queues hold more than unaligned.max-buffered-data")
 }
+
+// TestDeathLoop: a job that crashes again and again while its barriers need
+// longer than checkpoint.timeout begins from the start each time if they are
+// aligned; if they overtake, it gets on.
+func TestDeathLoop(t *testing.T) {
+	for mode, want := range map[string][]bool{"aligned": {false, false, false}, "unaligned": {false, true, true}} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := newTrial(t, 20_000, mode, "--sleep", "5ms", "--interval", "50ms", "--checkpoint-timeout", "300ms", "--restore", "latest")
+			last := uint64(0)
+			for _, restores := range want {
+				p := r.start(r.store)
+				if mode == "aligned" {
+					require.True(t, p.said("reason=timeout"))
+					require.True(t, p.said("reason=timeout"))
+				} else {
+					require.True(t, p.said("msg=pre-committed")) // behind what the restored one holds
+					require.True(t, p.said("msg=committed"))
+				}
+				require.NoError(t, p.Process.Kill())
+				p.end()
+				var l restoreLine
+				line, _, _ := strings.Cut(p.stdout.String(), "\n")
+				require.Equal(t, restores, json.Unmarshal([]byte(line), &l) == nil && l.Event == "restore", line)
+				if restores {
+					require.Greater(t, l.Checkpoint, last, "it gets on")
+					last = l.Checkpoint
+				}
+			}
+		})
+	}
+}
