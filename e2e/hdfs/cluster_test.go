@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -36,10 +37,19 @@ const serverDir = "../hdfs-server"
 func full() bool { return os.Getenv("SPILLWAY_E2E") == "full" }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if flag.Lookup("test.run").Value.String() == "" { // all will be needed: they start while the first tests run
+		go func() {
+			for _, c := range []*cluster{one, three, secure, integrity} {
+				c.once.Do(func() { c.failed = c.start() })
+			}
+		}()
+	}
 	code := m.Run()
 	for _, c := range []*cluster{one, three, secure, integrity, weak} {
 		c.stop()
 	}
+	_ = os.RemoveAll(binaries.dir)
 	http.DefaultClient.CloseIdleConnections()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
@@ -48,7 +58,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cluster is a process with a real HDFS in it. SPILLWAY_HDFS names a folder with
+// cluster is a process with a real HDFS in it. E2E_HDFS names a folder with
 // clusters that run already, each in a folder of its name, for work by hand.
 type cluster struct {
 	name     string
@@ -100,7 +110,7 @@ func (c *cluster) up(t testing.TB) *cluster {
 }
 
 func (c *cluster) start() (err error) {
-	if running := os.Getenv("SPILLWAY_HDFS"); running != "" {
+	if running := os.Getenv("E2E_HDFS"); running != "" {
 		c.dir = filepath.Join(running, c.name)
 		if c.readEnv() {
 			return nil
@@ -151,6 +161,7 @@ func (c *cluster) readEnv() bool {
 }
 
 func (c *cluster) stop() {
+	c.once.Do(func() {}) // it may be about to start
 	if c.ended == nil {
 		return
 	}

@@ -25,24 +25,36 @@ import (
 	"github.com/spillway-io/spillway/writer"
 )
 
-// build builds a program of ours, once for all tests.
-var build = func() func(t *testing.T, pkg string) string {
-	var mu sync.Mutex
-	built := map[string]string{}
-	return func(t *testing.T, pkg string) string {
-		t.Helper()
-		mu.Lock()
-		defer mu.Unlock()
-		if built[pkg] == "" {
-			dir, err := os.MkdirTemp("", "e2e-hdfs-bin-")
-			require.NoError(t, err)
-			built[pkg] = filepath.Join(dir, filepath.Base(pkg))
-			out, err := exec.CommandContext(t.Context(), "go", "build", "-o", built[pkg], "github.com/spillway-io/spillway/"+pkg).CombinedOutput()
-			require.NoError(t, err, "%s", out)
-		}
-		return built[pkg]
+// binaries are programs of ours that were built, by their package.
+var binaries struct {
+	sync.Mutex
+	dir   string
+	built map[string]bool
+}
+
+// command returns a command of ours, built once for all tests.
+func command(t *testing.T, pkg string, args ...string) *exec.Cmd {
+	t.Helper()
+	b := &binaries
+	b.Lock()
+	defer b.Unlock()
+	if b.dir == "" {
+		dir, err := os.MkdirTemp("", "e2e-hdfs-bin-")
+		require.NoError(t, err)
+		b.dir, b.built = dir, map[string]bool{}
 	}
-}()
+	file := filepath.Join(b.dir, filepath.Base(pkg))
+	if !b.built[pkg] {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", file, "./"+pkg)
+		cmd.Dir = "../.." // with the versions of that module
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		b.built[pkg] = true
+	}
+	cmd := exec.CommandContext(t.Context(), file, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SPILLWAY_") }) // they would be options
+	return cmd
+}
 
 // text returns words, and how often each occurs, as the example prints them.
 func text(words int) (input, output string) {
@@ -63,7 +75,6 @@ func text(words int) (input, output string) {
 // from HDFS, and compares what it counts when it comes to an end.
 func TestCrashKill(t *testing.T) {
 	c := one.up(t)
-	lines := build(t, "examples/lines")
 	kills := 6
 	if full() {
 		kills = 60
@@ -74,7 +85,7 @@ func TestCrashKill(t *testing.T) {
 	require.NoError(t, os.WriteFile(in, []byte(input), 0o600))
 	store := c.url("flink", c.tree())
 	for killed, ended := 0, 0; killed < kills || ended == 0; {
-		run := exec.CommandContext(t.Context(), lines, "--store", store, "--input", in, "--output", out, "--restore", "latest", "--interval", "50ms", "--sleep", "1ms")
+		run := command(t, "examples/lines", "--store", store, "--input", in, "--output", out, "--restore", "latest", "--interval", "50ms", "--sleep", "1ms")
 		var said bytes.Buffer
 		run.Stderr = &said
 		require.NoError(t, run.Start())
@@ -97,6 +108,47 @@ func TestCrashKill(t *testing.T) {
 	}
 }
 
+// TestKilledRuns kills the reference pipeline on a cluster with Kerberos, and has
+// the last run count every record once. What the killed ones left is swept.
+func TestKilledRuns(t *testing.T) {
+	c := secure.up(t)
+	c.conf(t, "ALICE")
+	root := c.tree()
+	store := "hdfs://" + root
+	run := func(name string, args ...string) (code int, out string) {
+		cmd := command(t, "cmd/"+name, args...)
+		text, _ := cmd.CombinedOutput() // the code tells
+		return cmd.ProcessState.ExitCode(), string(text)
+	}
+	args := []string{"slow", "unaligned", "--sleep", "2ms", "--records", "3000", "--store", store, "--interval", "200ms", "--restore"}
+	kills, restore := 0, "none"
+	for range 3 {
+		cmd := command(t, "cmd/ckpt-run", append(args, restore)...)
+		require.NoError(t, cmd.Start())
+		killer := time.AfterFunc(time.Second+time.Duration(rand.IntN(500))*time.Millisecond, func() { _ = cmd.Process.Kill() }) // or it has ended
+		_ = cmd.Wait()                                                                                                          // the code tells
+		killer.Stop()
+		if cmd.ProcessState.ExitCode() == -1 {
+			kills++
+		}
+		if code, _ := run("ckpt-inspect", "verify", store+"/job"); code == 0 {
+			restore = "latest" // there is a checkpoint
+		}
+	}
+	code, out := run("ckpt-run", append(args, restore)...)
+	require.Zero(t, code, out)
+	require.Contains(t, out, "3000 emitted, 3000 counted, 0 lost, 0 duplicated")
+	require.Positive(t, kills)
+	require.Equal(t, "latest", restore)
+	code, out = run("ckpt-inspect", "gc", "--fence", store)
+	require.Zero(t, code, out)
+	require.Empty(t, c.control(t, "open", "path", root))
+	require.Empty(t, leftovers(t, c.open(t, root, func(o *hdfs.Options) {
+		o.User, o.Keytab = "", c.env["KEYTAB_ALICE"]
+		o.Conf = map[string]string{"dfs.namenode.kerberos.principal": "hdfs/_HOST", "dfs.data.transfer.protection": "privacy", "dfs.encrypt.data.transfer.cipher.suites": "AES/CTR/NoPadding"}
+	})))
+}
+
 // copyTo copies all objects. Manifests are created exclusively, so that HDFS has
 // them in its own form.
 func copyTo(t *testing.T, from, to backends.Backend) {
@@ -112,19 +164,18 @@ func copyTo(t *testing.T, from, to backends.Backend) {
 // on HDFS: the same, but for the URL.
 func TestInspect(t *testing.T) {
 	c := one.up(t)
-	lines, inspect := build(t, "examples/lines"), build(t, "cmd/ckpt-inspect")
 	input, _ := text(400)
 	dir := t.TempDir()
 	disk := filepath.Join(dir, "disk")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "in"), []byte(input), 0o600))
-	out, err := exec.CommandContext(t.Context(), lines, "--store", disk, "--input", filepath.Join(dir, "in"), "--output", filepath.Join(dir, "out"), "--interval", "30ms").CombinedOutput()
+	out, err := command(t, "examples/lines", "--store", disk, "--input", filepath.Join(dir, "in"), "--output", filepath.Join(dir, "out"), "--interval", "30ms").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	root := c.tree()
 	store := c.url("flink", root)
 	copyTo(t, local.New(disk), c.open(t, root, nil))
 	age := regexp.MustCompile(`"age_ms":\d+`)
 	run := func(store string, args ...string) (string, int) {
-		cmd := exec.CommandContext(t.Context(), inspect, append(args, "--json", store+"/lines")...)
+		cmd := command(t, "cmd/ckpt-inspect", append(args, "--json", store+"/lines")...)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		_ = cmd.Run() // the code tells

@@ -3,7 +3,6 @@ package hdfs_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ func TestSuite(t *testing.T) {
 		c := one.up(t)
 		root := c.tree()
 		c.control(t, "mkdirs", "path", root, "owner", "flink")
-		out, err := exec.CommandContext(t.Context(), build(t, "cmd/ckpt-inspect"), "backend-check", c.url("flink", root)).CombinedOutput()
+		out, err := command(t, "cmd/ckpt-inspect", "backend-check", c.url("flink", root)).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		require.Contains(t, string(out), "exclusive create   yes")
 		require.Contains(t, string(out), " ok, 0 failed, 1 skipped")
