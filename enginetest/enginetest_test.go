@@ -67,6 +67,7 @@ func TestPlants(t *testing.T) {
 		{"ignores fencing", "zombie/running", `another instance had taken over, and checkpoint \d+ was reported as complete`},
 		{"ignores fencing", "zombie/paused", `another instance had taken over|DUP [1-9]`},
 		{"starts afresh", "barriers/aligned", `Restore: the newest checkpoint was \d+, and the job began afresh`},
+		{"claims nothing", "barriers/unaligned", `Restore: nobody has claimed the job on the store`},
 		{"starts afresh where it does not fit", "topology/refused", `DUP [1-9]`},
 		{"says it is complete", "abort/failed-call", `checkpoint \d+ was reported as complete, and|LOSS [1-9]`},
 		{"says it is complete", "abort/full-store", `checkpoint 2 was reported as complete, and the newest on the store is 1`},

@@ -36,8 +36,11 @@ func (e *toy) Run(ctx context.Context, j *Job) (Instance, error) {
 
 // Restore implements Engine.
 func (e *toy) Restore(ctx context.Context, j *Job) (Instance, error) {
-	if e.plant == "starts afresh" {
+	switch e.plant {
+	case "starts afresh":
 		return e.begin(ctx, j, catalog.BaseFresh)
+	case "claims nothing":
+		return idle{}, nil
 	}
 	in, err := e.begin(ctx, j, catalog.BaseLatest)
 	if e.plant == "starts afresh where it does not fit" && errors.Is(err, inflight.ErrMismatch) {
@@ -489,3 +492,12 @@ func (r *life) Crash() {
 	r.stop()
 	<-r.ended
 }
+
+// idle is an instance that does nothing.
+type idle struct{}
+
+func (idle) Trigger(context.Context) (inflight.CheckpointID, error) { return 0, ErrFinished }
+
+func (idle) Stop(context.Context) error { return nil }
+
+func (idle) Crash() {}
