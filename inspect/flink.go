@@ -215,6 +215,13 @@ func (i *Inspector) flinkLine(ctx context.Context, job string, c *flink.Checkpoi
 	return l, nil
 }
 
+// expect tells that all channel state of c is going to be read so many times.
+func (i *Inspector) expect(ctx context.Context, c *flink.Checkpoint, times int64) {
+	if l, err := i.flinkLine(ctx, "", c); err == nil {
+		i.o.Expect(times * int64(l.ChannelStateBytes))
+	}
+}
+
 // flinkUse sums up what the handles of a checkpoint say.
 type flinkUse struct {
 	seen     map[string]bool // streams that were counted

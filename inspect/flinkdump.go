@@ -101,7 +101,9 @@ func (i *Inspector) dumpFlink(ctx context.Context, t *Target, dir string, d *dum
 		}
 	}
 	phases := [][]inflight.Side{sides}
+	i.expect(ctx, c, 1)
 	if d.o.Records {
+		i.expect(ctx, c, 1)
 		if err := f.connect(ctx); err != nil {
 			return nil, err
 		}

@@ -120,7 +120,7 @@ func (i *Inspector) Rewrite(ctx context.Context, t *Target, dst string, o Rewrit
 	case !t.Flink && o.Verb != VerbFromSpillway:
 		return nil, fail(verb, t.Name, fmt.Errorf("%w: it is no checkpoint of Flink", inflight.ErrConfig), "name one of Flink, or use flink convert --from spillway first")
 	}
-	job, dir, err := i.newest(ctx, t)
+	_, dir, err := i.newest(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (i *Inspector) Rewrite(ctx context.Context, t *Target, dst string, o Rewrit
 		return nil, err
 	}
 	w := &Rewritten{Plan: PlanLine{Type: TypePlan, Verb: o.Verb, Source: t.nameOf(dir), Target: dst, DryRun: o.DryRun}}
-	run, done, err := i.plan(ctx, t, job, dir, base, o, w)
+	run, done, err := i.plan(ctx, t, dir, base, o, w)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func inside(a backends.Backend, dir string, b backends.Backend, name string) boo
 
 // plan makes a plan, and fills w. The caller calls done when the plan was carried
 // out.
-func (i *Inspector) plan(ctx context.Context, t *Target, job, dir, base string, o RewriteOptions, w *Rewritten) (run execute, done func() error, err error) {
+func (i *Inspector) plan(ctx context.Context, t *Target, dir, base string, o RewriteOptions, w *Rewritten) (run execute, done func() error, err error) {
 	if o.Verb == VerbFromSpillway {
 		c, err := flink.PlanFromSpillway(ctx, t.Backend, dir)
 		if errors.Is(err, inflight.ErrMismatch) {
@@ -182,6 +182,7 @@ func (i *Inspector) plan(ctx context.Context, t *Target, job, dir, base string, 
 			c.Close()
 		}
 	}()
+	i.expect(ctx, c, 2)
 	if o.Verb == VerbToSpillway {
 		if id, ok := format.ParseCheckpointDir(base); ok && id != c.CheckpointID {
 			return nil, nil, fail("flink convert", base, fmt.Errorf("%w: that is the name of another slot", inflight.ErrConfig), "name it "+format.CheckpointDir(c.CheckpointID)+", or otherwise")
@@ -492,6 +493,7 @@ func (i *Inspector) Seal(ctx context.Context, t *Target, o SealOptions) (*Sealed
 	case !errors.Is(err, inflight.ErrNotExist):
 		return nil, err
 	}
+	i.expect(ctx, c, 2)
 	seal, r, err := c.Seal(ctx, flink.SealOptions{State: o.State})
 	if err != nil {
 		return nil, err
