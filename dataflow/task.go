@@ -50,6 +50,7 @@ type task struct {
 
 	states   []namedState
 	restored map[inflight.StateName][]byte
+	past     atomic.Pointer[past] // of a source; nil before its first checkpoint
 	ckpt     checkpointing
 	done     uint64 // elements processed or emitted by a source
 	shown    atomic.Uint64
@@ -191,6 +192,9 @@ func (t *task) interrupted() bool {
 
 // emit lets a source emit until something else is to be done.
 func (t *task) emit() (Status, error) {
+	if t.finished { // before a restore: tasks further down may have ended since
+		return Status{}, t.endOfInput()
+	}
 	if every := t.opts.LatencyInterval; every > 0 && t.now >= t.nextMark {
 		t.nextMark = t.now + every
 		t.mark(t.exec.Epoch().Add(t.now).UnixNano())
@@ -534,15 +538,16 @@ func (s *runtimeState) Freeze() Frozen {
 	return FrozenBytes(binary.BigEndian.AppendUint64(b, uint64(s.watermark)))
 }
 
-// Restore implements State. The watermark is passed on once more: the one that
-// was sent may have been on its way.
+// Restore implements State. The watermark is passed on once more: its timers may
+// have been firing. Once Finish was called it has been passed on, and tasks
+// further down may have ended.
 func (s *runtimeState) Restore(b []byte) error {
 	if len(b) != 9 {
 		return fmt.Errorf("runtime state of %d bytes: %w", len(b), inflight.ErrCorrupt)
 	}
 	s.finished = b[0] == 1
 	s.watermark = int64(binary.BigEndian.Uint64(b[1:]))
-	s.firing = s.watermark != noWatermark && s.op != nil
+	s.firing = s.watermark != noWatermark && s.op != nil && !s.finished
 	return nil
 }
 
