@@ -67,7 +67,7 @@ func (b *Backend) keys(ctx context.Context, op, prefix string) iter.Seq2[minio.O
 		}
 		defer end()
 		if !b.isTree() {
-			for o, err := range b.scan(ctx, op, prefix, "", true) {
+			for o, err := range b.scan(ctx, op, prefix, true) {
 				if !yield(o, err) || err != nil {
 					return
 				}
@@ -89,11 +89,11 @@ func (b *Backend) keys(ctx context.Context, op, prefix string) iter.Seq2[minio.O
 // errStop ends a walk that nobody follows any more.
 var errStop = errors.New("stop")
 
-// scan yields what a listing has behind the key last, as the store orders it.
-// Without deep, what lies below the next slash is one key that ends with it,
-// perhaps several times.
-func (b *Backend) scan(ctx context.Context, op, prefix, last string, deep bool) iter.Seq2[minio.ObjectInfo, error] {
+// scan yields what a listing has, as the store orders it. Without deep, what
+// lies below the next slash is one key that ends with it, perhaps several times.
+func (b *Backend) scan(ctx context.Context, op, prefix string, deep bool) iter.Seq2[minio.ObjectInfo, error] {
 	return func(yield func(minio.ObjectInfo, error) bool) {
+		last := ""
 		for t := b.tries(op, prefix); ; {
 			opt := minio.ListObjectsOptions{Prefix: prefix, Recursive: deep, StartAfter: last}
 			var failure error
@@ -135,7 +135,7 @@ func (b *Backend) level(ctx context.Context, op, prefix string) (level []minio.O
 		return nil, err
 	}
 	defer end()
-	for o, err := range b.scan(ctx, op, prefix, "", false) {
+	for o, err := range b.scan(ctx, op, prefix, false) {
 		if err != nil {
 			return nil, err
 		}

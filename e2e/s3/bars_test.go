@@ -96,7 +96,7 @@ func TestThroughput(t *testing.T) {
 	o, r := best(t, 3, timed(write), timed(rawWrite))
 	ratio := r.Seconds() / o.Seconds()
 	t.Logf("write: ours %.0f MiB/s, minio-go %.0f MiB/s: %.2f", mibs(size, o), mibs(size, r), ratio)
-	require.Greater(t, ratio, pick(0.75, 0.4))
+	require.Greater(t, ratio, pick(0.9, 0.5))
 
 	read := func() error {
 		src, err := b.Open(t.Context(), "ours")
@@ -124,7 +124,7 @@ func TestThroughput(t *testing.T) {
 	o, r = best(t, 3, timed(read), timed(rawRead))
 	ratio = r.Seconds() / o.Seconds()
 	t.Logf("read: ours %.0f MiB/s, minio-go %.0f MiB/s: %.2f", mibs(size, o), mibs(size, r), ratio)
-	require.Greater(t, ratio, pick(0.75, 0.4))
+	require.Greater(t, ratio, pick(0.9, 0.5))
 }
 
 func mibs(n int64, d time.Duration) float64 { return float64(n) / mib / d.Seconds() }
