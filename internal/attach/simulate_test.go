@@ -110,8 +110,10 @@ func simulateAll(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d seeds: %+v", *seedsFlag, &all.tally)
-	require.Positive(t, all.Fenced)
-	require.Positive(t, all.Unaligned)
+	if *seedsFlag >= 100 {
+		require.Positive(t, all.Fenced)
+		require.Positive(t, all.Unaligned)
+	}
 	require.GreaterOrEqual(t, all.Proven, all.Checkpoints)
 }
 
