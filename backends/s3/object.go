@@ -247,20 +247,19 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 	if !o.ended.CompareAndSwap(false, true) {
 		return backends.Info{}, o.closedError("finish")
 	}
-	joined, end := join(ctx, o.ctx)
-	defer end()
+	defer context.AfterFunc(ctx, func() { o.cancel(ctx.Err()) })() // the object ends with this call
 	o.busy.Lock()
 	defer o.busy.Unlock()
 	if o.cleaned {
 		return backends.Info{}, o.closedError("finish")
 	}
 	err := o.failed
-	if err == nil && joined.Err() != nil {
-		err = o.b.fail("finish", o.key, o.why(joined))
+	if err == nil && ctx.Err() != nil {
+		err = o.b.fail("finish", o.key, ctx.Err())
 	}
 	var info backends.Info
 	if err == nil {
-		info, err = o.publish(joined)
+		info, err = o.publish(o.ctx)
 	}
 	o.cancel(inflight.ErrClosed)
 	o.cleanUp(ctx, err == nil)
@@ -271,6 +270,9 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 }
 
 func (o *object) publish(ctx context.Context) (backends.Info, error) {
+	if cause := context.Cause(ctx); cause != nil {
+		return backends.Info{}, o.b.fail("finish", o.key, cause)
+	}
 	if o.exclusive {
 		if err := o.b.prove(ctx, o.upload != nil); err != nil {
 			return backends.Info{}, err
@@ -290,19 +292,10 @@ func (o *object) publish(ctx context.Context) (backends.Info, error) {
 	case <-uploaded:
 	case <-ctx.Done():
 	}
-	if ctx.Err() != nil {
-		return backends.Info{}, o.b.fail("finish", o.key, o.why(ctx))
+	if cause := context.Cause(ctx); cause != nil { // a part that failed, or somebody who gave up
+		return backends.Info{}, o.b.fail("finish", o.key, cause)
 	}
 	return o.complete(ctx)
-}
-
-// why returns what has ended ctx, which is joined with the object's: a part that
-// failed, or somebody who gave up.
-func (o *object) why(ctx context.Context) error {
-	if cause := context.Cause(o.ctx); cause != nil && !errors.Is(cause, inflight.ErrClosed) {
-		return cause
-	}
-	return endOf(ctx)
 }
 
 // put creates the object in one request.

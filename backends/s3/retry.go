@@ -107,10 +107,13 @@ func (t *tries) ended(ctx context.Context, err error) error {
 }
 
 // endOf returns why ctx has ended: ErrClosed where that is the backend or the
-// object, else the context's own error.
+// object, else the error of the caller's context.
 func endOf(ctx context.Context) error {
-	if errors.Is(context.Cause(ctx), inflight.ErrClosed) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, inflight.ErrClosed):
 		return inflight.ErrClosed
+	case errors.Is(cause, context.DeadlineExceeded):
+		return context.DeadlineExceeded
 	}
 	return ctx.Err()
 }

@@ -223,6 +223,35 @@ func TestFailedPart(t *testing.T) {
 	require.Empty(t, f.uploads)
 }
 
+// TestFinishIsPunctual: Finish ends with its context, also while it waits for the
+// parts before the last one.
+func TestFinishIsPunctual(t *testing.T) {
+	f := newFake(t)
+	hang := make(chan struct{})
+	f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("partNumber") != "2" {
+			return false
+		}
+		<-hang
+		return true
+	}
+	defer close(hang)
+	b := f.open(t, func(o *Options) { o.Workers, o.Connections, o.PartSize = 1, 3, minPart })
+	o, err := b.Create(t.Context(), "x", backends.CreateOptions{})
+	require.NoError(t, err)
+	for _, n := range []int{minPart + 1, minPart - 1, mib} { // the second part hangs, the third waits
+		_, err = o.Write(make([]byte, n))
+		require.NoError(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err = o.Finish(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, inflight.ErrOutcomeUnknown)
+	require.Less(t, time.Since(start), 1500*time.Millisecond)
+}
+
 // TestRemoveInPart: what cannot be removed is named, and the rest goes.
 func TestRemoveInPart(t *testing.T) {
 	f := newFake(t)
