@@ -48,6 +48,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	closed  bool
+	done    chan struct{} // closed with it
 	objects map[*object]struct{}
 
 	pipelines pipelines
@@ -59,7 +60,7 @@ func New(o Options) (*Backend, error) {
 	if err := o.fill(); err != nil {
 		return nil, &inflight.Error{Op: "open", Object: o.url(), Err: fmt.Errorf("%w: %w", inflight.ErrConfig, err.cause), Mend: err.mend}
 	}
-	b := &Backend{o: o, objects: map[*object]struct{}{}}
+	b := &Backend{o: o, done: make(chan struct{}), objects: map[*object]struct{}{}}
 	b.pool = newPool(&b.o)
 	return b, nil
 }
@@ -82,6 +83,7 @@ func (b *Backend) Close() error {
 	if again {
 		return nil
 	}
+	close(b.done)
 	quiet := make(chan struct{})
 	go func() {
 		var aborts sync.WaitGroup

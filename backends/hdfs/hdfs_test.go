@@ -321,17 +321,20 @@ func TestBackOff(t *testing.T) {
 				p.failed(begun)
 			}
 			begun = time.Now()
-			require.NoError(t, p.wait(t.Context()))
+			require.NoError(t, p.wait(t.Context(), nil))
 			require.GreaterOrEqual(t, time.Since(begun), pause/2)
 			require.LessOrEqual(t, time.Since(begun), pause)
 		}
 		p.failed(time.Now())
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, p.wait(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, p.wait(ctx, nil), context.DeadlineExceeded)
+		closed := make(chan struct{})
+		close(closed)
+		require.ErrorIs(t, p.wait(t.Context(), closed), inflight.ErrClosed)
 		p.worked()
 		begun := time.Now()
-		require.NoError(t, p.wait(t.Context()))
+		require.NoError(t, p.wait(t.Context(), nil))
 		require.Zero(t, time.Since(begun))
 	})
 }
@@ -353,4 +356,52 @@ func TestNobodyAnswers(t *testing.T) {
 	require.NoError(t, b.Close())
 	_, err = b.Stat(t.Context(), "a")
 	require.ErrorIs(t, err, inflight.ErrClosed)
+}
+
+// TestPool takes and gives back clients that are connected to nobody.
+func TestPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool(&Options{})
+		add := func(file uint64, next int64) *client {
+			c := &client{pool: p, conns: map[*conn]struct{}{}, file: file, next: next}
+			c.life, c.stop = context.WithCancel(context.Background())
+			c.users.Store(1)
+			p.all[c] = struct{}{}
+			c.release()
+			return c
+		}
+		var all []*client
+		for i := range maxIdle + 2 {
+			all = append(all, add(uint64(i%3), int64(i)))
+		}
+		require.Len(t, p.idle, maxIdle)
+		require.Len(t, p.all, maxIdle)
+		require.True(t, all[0].killed && all[1].killed, "the ones that had waited longest have gone")
+		require.Same(t, all[4], p.take(1, 4), "it is at the place")
+		require.Same(t, all[8], p.take(2, 99), "it has the file open, and was used last")
+		require.Same(t, all[9], p.take(0, 0), "it has no file open")
+		all[7].spoil(io.EOF)
+		require.Same(t, all[6], p.take(9, 0))
+		require.Same(t, all[3], p.take(9, 0))
+		require.Same(t, all[5], p.take(9, 0), "the one before it has broken while it waited, or is next")
+		for c := p.take(9, 0); c != nil; c = p.take(9, 0) {
+			require.NotSame(t, all[7], c)
+		}
+		for _, c := range []*client{all[3], all[4]} {
+			c.keep()
+			c.release()
+			require.Empty(t, p.idle, "somebody still uses it")
+			c.release()
+			require.Len(t, p.idle, 1)
+			time.Sleep(idleTime)
+			synctest.Wait()
+			require.Empty(t, p.idle)
+			require.True(t, c.killed)
+		}
+		p.close()
+		c := add(0, 0)
+		require.True(t, c.killed)
+		_, err := p.dial(t.Context())
+		require.ErrorIs(t, err, inflight.ErrClosed)
+	})
 }

@@ -28,8 +28,9 @@ const (
 )
 
 const (
-	pieceSize  = 256 << 10   // the library takes memory for what it is given at once
-	sealTime   = time.Minute // for the datanodes to report the last block, and for a namenode to come back
+	pieceSize  = 256 << 10       // the library takes memory for what it is given at once
+	sealTime   = time.Minute     // for the datanodes to report the last block, and for a namenode to come back
+	settleTime = 5 * time.Second // to find out what became of a rename
 	surePeriod = 400 * time.Millisecond
 )
 
@@ -62,7 +63,7 @@ func (b *Backend) Create(ctx context.Context, name string, opt backends.CreateOp
 	if err := backends.CheckName(name); err != nil {
 		return nil, err
 	}
-	if err := b.pipelines.wait(ctx); err != nil {
+	if err := b.pipelines.wait(ctx, b.done); err != nil {
 		return nil, &inflight.Error{Op: "create", Object: b.object(name), Err: err}
 	}
 	folder := opt.Exclusive || path.Base(name) == payload
@@ -132,10 +133,12 @@ func (o *object) make() error {
 			err = o.client.Mkdir(o.temp, 0o777&^o.b.o.umask)
 		}
 		if err == nil {
-			o.writer, err = o.client.CreateFile(o.file, repl, block, 0o666&^o.b.o.umask)
-		}
-		if err == nil {
-			return nil
+			if o.writer, err = o.client.CreateFile(o.file, repl, block, 0o666&^o.b.o.umask); err == nil {
+				return nil
+			}
+			if o.folder {
+				_ = o.client.RemoveAll(o.temp) // or it is a leftover
+			}
 		}
 		if !errors.Is(err, fs.ErrNotExist) || n == 100 {
 			break
@@ -311,11 +314,17 @@ func (o *object) check(ctx context.Context) (*hdfs.FileInfo, error) {
 	return st, err
 }
 
-// publish renames. A sure answer is worth a moment after the context has ended.
+// moment returns a context that ends a moment after ctx: for what is worth it.
+func moment(ctx context.Context) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(surePeriod, cancel) })
+	return later, func() { stop(); cancel() }
+}
+
+// publish renames. A sure answer is worth a moment.
 func (o *object) publish(ctx context.Context, st *hdfs.FileInfo) error {
-	sure, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	sure, cancel := moment(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(surePeriod, cancel) })()
 	var answered bool
 	c, err := o.b.connect(sure, "finish", o.name, false)
 	if err == nil {
@@ -329,16 +338,18 @@ func (o *object) publish(ctx context.Context, st *hdfs.FileInfo) error {
 	if ctx.Err() != nil {
 		err = &inflight.Error{Op: "finish", Object: o.b.object(o.name), Err: ctx.Err()}
 	}
-	return o.settle(st, err, answered)
+	return o.settle(ctx, st, err, answered)
 }
 
 // settle finds out what became of a rename that failed, or whose answer was lost.
 // Once the source is gone, nothing can be renamed any more; whose the object is,
 // its number tells.
-func (o *object) settle(st *hdfs.FileInfo, cause error, answered bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), surePeriod)
+func (o *object) settle(ctx context.Context, st *hdfs.FileInfo, cause error, answered bool) error {
+	sure, cancel := moment(ctx)
 	defer cancel()
-	ours, err := do(ctx, o.b, "finish", o.name, func(c *client) (bool, error) {
+	sure, cancel = context.WithTimeout(sure, settleTime)
+	defer cancel()
+	ours, err := do(sure, o.b, "finish", o.name, func(c *client) (bool, error) {
 		if err := c.RemoveAll(o.temp); err != nil && !isMissing(err) {
 			return false, err
 		}
@@ -436,7 +447,7 @@ func (p *pipelines) worked() {
 	p.count, p.last, p.until = 0, time.Time{}, time.Time{}
 }
 
-func (p *pipelines) wait(ctx context.Context) error {
+func (p *pipelines) wait(ctx context.Context, closed <-chan struct{}) error {
 	p.mu.Lock()
 	pause := time.Until(p.until)
 	p.mu.Unlock()
@@ -450,5 +461,7 @@ func (p *pipelines) wait(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-closed:
+		return inflight.ErrClosed
 	}
 }
