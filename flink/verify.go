@@ -30,8 +30,9 @@ type Report struct {
 	Findings []inflight.Finding
 	// Edges are those given and those inferred.
 	Edges []Edge
-	// Sealed: there was a seal, and checksums were compared with it.
-	Sealed bool
+	// Sealed: there was a seal, and checksums were compared with it. StateSealed:
+	// those of the files of keyed and operator state too.
+	Sealed, StateSealed bool
 	// Index lists the channels; the lengths of chunks that could be read are known.
 	Index *Index
 	// Channels, Buffers and Bytes count what could be read.
@@ -99,6 +100,7 @@ func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, erro
 	sortFindings(v.findings)
 	r := s.report()
 	r.Findings, r.Sealed = v.findings, seal != nil
+	r.StateSealed = seal != nil && len(seal.Files) > 0
 	return r, nil
 }
 

@@ -41,9 +41,13 @@ func (i *Inspector) verifyFlink(ctx context.Context, t *Target, job, dir string,
 		v.edges = append(v.edges, fmt.Sprintf("%s partition %d → %s gate %d", c.Label(e.From), e.Partition, c.Label(e.To), e.Gate))
 	}
 	sealed := "sealed"
-	if !r.Sealed {
+	switch {
+	case !r.Sealed:
 		sealed = "not sealed"
-		v.Findings = append(v.Findings, unsealed(dir))
+		v.Findings = append(v.Findings, unsealed(dir, "no seal: Flink writes no checksums, so a changed byte in the value of a record, or in other state, cannot be found"))
+	case !r.StateSealed && hasStateFiles(c):
+		sealed = "sealed but for other state"
+		v.Findings = append(v.Findings, unsealed(dir, "the seal is without the files of keyed and operator state: a changed byte in them cannot be found"))
 	}
 	v.summary = fmt.Sprintf("%s in %s and %s checked, %s; %s", size(r.Bytes), plural(int(r.Channels), "channel"), plural(int(r.Buffers), "buffer"), plural(len(r.Edges), "edge"), sealed)
 	return v, nil
@@ -78,9 +82,26 @@ func qualifyFlink(c *flink.Checkpoint, findings []inflight.Finding) {
 }
 
 // unsealed says what verification cannot find.
-func unsealed(dir string) inflight.Finding {
-	return inflight.Finding{Severity: inflight.SeverityInfo, Code: CodeUnsealed, Object: dir, Offset: -1,
-		Text: "no seal: Flink writes no checksums, so a changed byte in the value of a record, or in other state, cannot be found"}
+func unsealed(dir, text string) inflight.Finding {
+	return inflight.Finding{Severity: inflight.SeverityInfo, Code: CodeUnsealed, Object: dir, Offset: -1, Text: text}
+}
+
+// hasStateFiles reports whether keyed or operator state lies in files: what is
+// inline is part of _metadata.
+func hasStateFiles(c *flink.Checkpoint) bool {
+	for k := range c.Operators {
+		for j := range c.Operators[k].Subtasks {
+			for h := range c.Operators[k].Subtasks[j].StateHandles() {
+				for h.Kind() == flink.KindKeyGroups {
+					h = h.Inner()
+				}
+				if h.Path() != "" {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // verifyFlinkDamaged says what is wrong with metadata that cannot be read.
