@@ -61,6 +61,23 @@ func (p *pool) request(sub int) *segment {
 	return s
 }
 
+// adopt counts a segment that was made elsewhere. What is recovered takes the
+// place of what would be emitted: else each crash during a recovery would leave
+// more in flight than the one before.
+func (p *pool) adopt(sub int, b []byte, epoch inflight.Epoch) *segment {
+	s := heapSegment(b, epoch)
+	s.home, s.sub = p, sub
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken++
+	p.held[sub]++
+	if p.held[sub] == p.perSub {
+		p.atLimit++
+	}
+	p.update()
+	return s
+}
+
 // recycle takes a segment back. The owner is woken also when the pool does not
 // become available by it: it may now be the case that only open buffers are
 // out, which the owner can do something about (partition.available).
@@ -72,7 +89,7 @@ func (p *pool) recycle(s *segment) {
 		p.atLimit--
 	}
 	p.held[s.sub]--
-	if len(p.free) < p.size+p.overdraft {
+	if s.epoch == p.epoch && len(p.free) < p.size+p.overdraft { // an adopted one is older
 		p.free = append(p.free, s)
 	}
 	p.update()

@@ -92,7 +92,7 @@ func (t *task) putBack(r *Restored, bufferSize int) error {
 		// A receiver's buffer holds no more than one of ours.
 		for b := data.Bytes; len(b) > 0; b = b[min(len(b), bufferSize):] {
 			n := min(len(b), bufferSize)
-			s.q.push(entry{view: view{heapSegment(b[:n:n], data.Pos.Epoch), 0, n}})
+			s.q.push(entry{view: view{s.part.pool.adopt(s.index, b[:n:n], data.Pos.Epoch), 0, n}})
 		}
 	}
 	return nil

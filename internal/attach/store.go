@@ -78,6 +78,9 @@ func (s *store) bound() int64 {
 		return 0
 	}
 	n := s.j.o.Capacity()
+	if n == 0 {
+		return 0
+	}
 	if base := s.coord.Base(); base != nil && !s.replayed.Load() {
 		n += int64(base.Manifest.PersistedBytes())
 	}
