@@ -3,4 +3,5 @@
 //
 //	flink/ java/         real Apache Flink restores what package flink wrote
 //	hdfs/ hdfs-server/   backends/hdfs and the programs on real HDFS, with Kerberos
+//	servers/ s3/         backends/s3 and the programs on real S3 servers, with faults in between
 package e2e
