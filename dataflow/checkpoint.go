@@ -18,6 +18,7 @@ type Ack struct {
 	Cuts      []inflight.Cut
 	Unaligned bool // its barrier overtook data, here or on its way down
 	Forced    bool // it had no choice: its edges are forced-aligned
+	Partial   bool // its source was gone: the state is that of its last acknowledged checkpoint
 
 	// Position is how many records a source's position has passed, where it can
 	// tell; Marks is how many watermarks and markers the cuts of each partition
@@ -55,6 +56,7 @@ type snapshot struct {
 	first   time.Duration // when the first barrier came
 	late    atomic.Uint64 // bytes captured on arrival
 
+	past     past // of a source; encode fills it, before the capture ends
 	mu       sync.Mutex
 	missing  int // channels whose barrier is still to come
 	received bool
@@ -175,18 +177,20 @@ func (t *task) trigger(b barrier) error {
 			return err
 		}
 	}
+	past, err := t.pastOfSource()
+	if err != nil {
+		return err
+	}
 	inFront := t.sendBarrier(b, s.capture)
 	if t.phase == final && k.finalID < 0 {
 		k.finalID = int64(b.id)
 	}
-	frozen := make([]Frozen, len(t.states))
-	for i, ns := range t.states {
-		frozen[i] = ns.s.Freeze()
-	}
+	frozen := t.freeze(past)
 	s.synced = t.exec.Now()
 	s.mu.Lock()
 	s.ack = Ack{Task: t.id, ID: b.id, Cuts: t.cuts(), Unaligned: b.alignment == Unaligned, Forced: t.forced(), Alignment: s.ack.Alignment,
 		StartDelay: s.first - b.at, Sync: s.synced - start, Buffered: t.buffered(b), InFront: inFront}
+	s.ack.Partial = past != nil
 	if s.ack.Position, s.ack.PositionKnown = position(t.src); s.ack.PositionKnown {
 		for _, p := range t.out {
 			s.ack.Marks = append(s.ack.Marks, p.marks)
@@ -194,7 +198,7 @@ func (t *task) trigger(b barrier) error {
 	}
 	s.mu.Unlock()
 	s.capture.Cuts(s.ack.Cuts...)
-	t.exec.Go(func() { t.encode(s.capture, frozen) })
+	t.exec.Go(func() { t.encode(s, frozen) })
 	s.capture.Done(func(h inflight.Handle, err error) { t.durable(s, h, err) })
 	return nil
 }
@@ -270,11 +274,17 @@ func (t *task) outputTimeout(id inflight.CheckpointID) {
 }
 
 // encode writes the picture of the state beside the task.
-func (t *task) encode(c Capture, frozen []Frozen) {
+func (t *task) encode(s *snapshot, frozen []Frozen) {
 	for i, f := range frozen {
-		f.Encode(func(p []byte) { c.State(t.states[i].name, inflight.Bytes(p)) })
+		name := t.states[i].name
+		f.Encode(func(p []byte) {
+			if t.keepsPast() {
+				s.past.keep(name, p)
+			}
+			s.capture.State(name, inflight.Bytes(p))
+		})
 	}
-	c.FinishOutput()
+	s.capture.FinishOutput()
 }
 
 // allReceived implements barrierHost.
@@ -294,16 +304,21 @@ func (t *task) durable(s *snapshot, h inflight.Handle, err error) {
 	s.mu.Lock()
 	a := s.ack
 	s.mu.Unlock()
+	if t.keepsPast() {
+		s.past.cuts = a.Cuts
+		t.past.Store(&s.past)
+	}
 	a.Handle, a.Late = h, s.late.Load()
 	a.Async, a.EndToEnd = now-s.synced, now-s.b.at
 	t.boss.acked(a)
 }
 
-// aborted implements barrierHost.
+// aborted implements barrierHost. The coordinator is told first: the reason is
+// this one, not that those downstream hear of it.
 func (t *task) aborted(id inflight.CheckpointID, r Reason, cause error) {
 	t.ckpt.last = max(t.ckpt.last, int64(id))
-	t.giveUp(id, cause)
 	t.boss.declined(t.id, id, r, cause)
+	t.giveUp(id, cause)
 }
 
 // giveUp drops what was captured for a checkpoint and says so downstream.
@@ -340,7 +355,7 @@ func (t *task) notifyComplete(id inflight.CheckpointID) error {
 	var err error
 	if t.op != nil {
 		err = t.op.Complete(t.ctx, id)
-	} else {
+	} else if !t.sourceGone() {
 		err = t.src.Complete(t.ctx, id)
 	}
 	if err == nil && t.phase == final && t.ckpt.finalID >= 0 && int64(id) >= t.ckpt.finalID {

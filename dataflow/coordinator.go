@@ -71,6 +71,11 @@ type CheckpointResult struct {
 	Committed Committed
 }
 
+// Partial reports whether a source subtask was gone.
+func (r CheckpointResult) Partial() bool {
+	return slices.ContainsFunc(r.Acks, func(a Ack) bool { return a.Partial })
+}
+
 // Alignment says how the checkpoint went at the subtasks that had a choice:
 // aligned, unaligned, or mixed.
 func (r CheckpointResult) Alignment() string {

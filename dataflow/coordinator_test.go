@@ -54,12 +54,13 @@ type scene struct {
 	err     error
 }
 
-// newScene deploys source → count → sink, without end.
-func newScene(t *testing.T, o Options, log *memLog) *scene {
+// newScene deploys source → count, without end.
+func newScene(t *testing.T, o Options, log *memLog, faults ...Fault) *scene {
 	s := &scene{exec: NewSeeded(1), log: log}
 	g := NewGraph()
 	g.Source("source", 2, func(int) Source {
-		return &Generator{Records: -1, Pause: 100 * time.Microsecond, Body: func(dst []byte, n int64) []byte { return fmt.Appendf(dst, "%d", n%9) }}
+		g := &Generator{Records: -1, Pause: 100 * time.Microsecond, Body: func(dst []byte, n int64) []byte { return fmt.Appendf(dst, "%d", n%9) }}
+		return ScriptedSource(g, faults)
 	})
 	g.Operator("count", 2, Count(LineKey, 0), From("source", Hash(LineKey)))
 	o.Interval = max(o.Interval, 10*time.Millisecond)

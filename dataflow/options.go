@@ -24,6 +24,11 @@ type Options struct {
 	// AlignedSources and AlignedEdges ("from-to") may hold no channel state.
 	AlignedSources, AlignedEdges []string
 
+	// AllowWithoutSource lets a checkpoint complete while a source subtask is gone
+	// that has emitted nothing since its last acknowledged checkpoint: it is
+	// partial, and has that checkpoint's state of it.
+	AllowWithoutSource bool
+
 	Credit           bool          // network channels instead of local ones
 	Memory           int           // bytes of all buffers; default 64 MiB
 	BufferSize       int           // default 32 KiB

@@ -22,6 +22,7 @@ const (
 	ReasonWrite       Reason = "write-failed"    // the capture could not be made durable
 	ReasonCommit      Reason = "commit-failed"   // the log did not take it
 	ReasonCheck       Reason = "check-failed"    // it would not have restored
+	ReasonSourceGone  Reason = "source-gone"     // a source subtask cannot tell where it stands
 	ReasonFenced      Reason = "fenced"          // another coordinator has taken over
 	ReasonTaskFailed  Reason = "task-failed"     // a task ended with an error
 	ReasonSkipped     Reason = "skipped"         // not triggered: Options.Decide said so
@@ -55,6 +56,8 @@ func ReasonOf(err error) Reason {
 		return ReasonNotReady
 	case errors.Is(err, inflight.ErrFenced):
 		return ReasonFenced
+	case errors.Is(err, ErrSourceGone):
+		return ReasonSourceGone
 	}
 	return ReasonWrite
 }

@@ -54,6 +54,9 @@ func (d *Deployment) restore() (bool, error) {
 // putBack gives a task its part.
 func (t *task) putBack(r *Restored, bufferSize int) error {
 	t.restored = r.State
+	if t.keepsPast() {
+		t.past.Store(&past{cuts: r.Cuts, state: r.State})
+	}
 	if r.Finished {
 		t.phase = ended
 	}
@@ -83,6 +86,9 @@ func (t *task) putBack(r *Restored, bufferSize int) error {
 		}
 		c.recovered.push(entry{view: view{heapSegment(data.Bytes, data.Pos.Epoch), 0, len(data.Bytes)}})
 		c.in.enqueue(c, false)
+		if c.conn != nil {
+			c.conn.recovering.Store(true)
+		}
 	}
 	for _, data := range r.Output {
 		s := subs[data.Address]

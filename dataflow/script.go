@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,22 +13,23 @@ import (
 // Fault is one line of a script: what happens to a subtask, and when.
 type Fault struct {
 	Task       inflight.Task
-	Disconnect bool // else a stall
+	Disconnect bool // else a stall, or
+	Gone       bool // of a source: nobody can ask it where it stands
 	At, For    time.Duration
 }
 
-// ParseFault parses for example "source:0:stall@5s+12s" or
-// "source:1:disconnect@3s+500ms".
+// ParseFault parses for example "source:0:stall@5s+12s",
+// "source:1:disconnect@3s+500ms" or "source:0:gone@10s+5s".
 func ParseFault(s string) (f Fault, err error) {
-	bad := &inflight.Error{Op: "configure", Object: fmt.Sprintf("fault %q", s), Mend: "write VERTEX:SUBTASK:stall|disconnect@START+LENGTH",
+	bad := &inflight.Error{Op: "configure", Object: fmt.Sprintf("fault %q", s), Mend: "write VERTEX:SUBTASK:stall|disconnect|gone@START+LENGTH",
 		Err: inflight.ErrConfig}
 	what, when, _ := strings.Cut(s, "@")
 	at, length, _ := strings.Cut(when, "+")
 	parts := strings.Split(what, ":")
-	if len(parts) != 3 || parts[2] != "stall" && parts[2] != "disconnect" {
+	if len(parts) != 3 || parts[2] != "stall" && parts[2] != "disconnect" && parts[2] != "gone" {
 		return f, bad
 	}
-	f.Task.Vertex, f.Disconnect = parts[0], parts[2] == "disconnect"
+	f.Task.Vertex, f.Disconnect, f.Gone = parts[0], parts[2] == "disconnect", parts[2] == "gone"
 	var errs [3]error
 	f.Task.Subtask, errs[0] = strconv.Atoi(parts[1])
 	f.At, errs[1] = time.ParseDuration(at)
@@ -73,8 +75,14 @@ func (s *script) until(now time.Duration, d any) (end time.Duration, err error) 
 	return end, err
 }
 
+// gone reports whether nobody can ask the subtask now.
+func (s *script) gone(now time.Duration) bool {
+	return slices.ContainsFunc(s.faults, func(f Fault) bool { return f.Gone && now >= f.At && now < f.At+f.For })
+}
+
 // ScriptedSource makes a source obey a script. While stalled it gives nothing,
-// and takes part in checkpoints.
+// and takes part in checkpoints; while gone it does neither (see
+// Options.AllowWithoutSource).
 func ScriptedSource(s Source, faults []Fault) Source {
 	return &scriptedSource{Source: s, faults: faults}
 }

@@ -245,6 +245,9 @@ func TestParseFault(t *testing.T) {
 	f, err = ParseFault("cdc:2:disconnect@1m+1ms")
 	require.NoError(t, err)
 	require.True(t, f.Disconnect)
+	f, err = ParseFault("source:0:gone@1s+2s")
+	require.NoError(t, err)
+	require.True(t, f.Gone)
 	for _, bad := range []string{"", "source", "source:0:stall", "source:x:stall@1s+1s", "source:0:explode@1s+1s", "source:0:stall@1s", "source:-1:stall@1s+1s"} {
 		_, err := ParseFault(bad)
 		require.ErrorIs(t, err, inflight.ErrConfig, bad)

@@ -237,7 +237,7 @@ func (c *CheckpointLine) meaning() string {
 	case c.State == catalog.StateOrphaned:
 		return "files of a coordinator that is over: gc deletes them"
 	case c.Partial:
-		return "subtasks are missing by choice"
+		return "a source subtask was gone"
 	}
 	return ""
 }

@@ -379,7 +379,7 @@ func (c *CheckpointLine) summary() string {
 	for _, n := range []struct {
 		is   bool
 		text string
-	}{{c.Partial, "partial: subtasks are missing by choice"}, {!c.SelfContained && c.Files > 0, "refers to files of older checkpoints: its directory alone does not restore"}} {
+	}{{c.Partial, "partial: a source subtask was gone; its state is that of an older checkpoint"}, {!c.SelfContained && c.Files > 0, "refers to files of older checkpoints: its directory alone does not restore"}} {
 		if n.is {
 			s += "\n" + n.text
 		}

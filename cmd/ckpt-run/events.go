@@ -20,6 +20,7 @@ type checkpointLine struct {
 	Kind                   string        `json:"kind"`
 	Alignment              string        `json:"alignment"`
 	Decision               string        `json:"decision,omitempty"`
+	Partial                bool          `json:"partial,omitempty"`
 	DurationMs             float64       `json:"duration_ms"`
 	AckMs                  float64       `json:"ack_ms"`
 	SizeBytes              int64         `json:"size_bytes"`
@@ -56,6 +57,8 @@ type summaryLine struct {
 	Failed           int     `json:"failed"`
 	Declined         int     `json:"declined"`
 	SuccessRate      float64 `json:"success_rate"`
+	Partial          int     `json:"partial,omitempty"`    // of the completed ones
+	WholeRate        float64 `json:"whole_rate,omitempty"` // what the success rate were without them
 	Measured         int     `json:"measured"`
 	DurationP50Ms    float64 `json:"duration_p50_ms"`
 	DurationP99Ms    float64 `json:"duration_p99_ms"`
@@ -89,7 +92,7 @@ func round(f float64) float64 { return math.Round(f*1000) / 1000 }
 // the graph.
 func lineOf(r dataflow.CheckpointResult, ranks map[string]int) checkpointLine {
 	l := checkpointLine{Event: "checkpoint", ID: uint64(r.ID), State: "completed", Kind: "checkpoint", Alignment: r.Alignment(),
-		Decision: r.Decision, DurationMs: ms(r.Duration), AckMs: ms(r.AckTime), SizeBytes: r.Committed.Bytes, Files: r.Committed.Files, Subtasks: []subtaskLine{}}
+		Decision: r.Decision, Partial: r.Partial(), DurationMs: ms(r.Duration), AckMs: ms(r.AckTime), SizeBytes: r.Committed.Bytes, Files: r.Committed.Files, Subtasks: []subtaskLine{}}
 	if r.Savepoint {
 		l.Kind = "savepoint"
 	}
@@ -126,7 +129,7 @@ func stateOf(r dataflow.Reason) string {
 
 // history is what a run has seen of its checkpoints.
 type history struct {
-	completed, failed, declined, restarts int
+	completed, partial, failed, declined, restarts int
 
 	durations []float64 // of what is measured: all but the first, savepoints, and those after the end of the data
 	sizes     []float64
@@ -136,6 +139,9 @@ type history struct {
 func (h *history) add(l checkpointLine, measure bool) {
 	switch l.State {
 	case "completed":
+		if l.Partial {
+			h.partial++
+		}
 		if h.completed++; h.completed > 1 && l.Kind == "checkpoint" && measure {
 			h.durations = append(h.durations, l.DurationMs)
 			h.sizes = append(h.sizes, float64(l.SizeBytes))
@@ -156,6 +162,9 @@ func (h *history) summary(recordTime time.Duration) summaryLine {
 		RecordMs: ms(recordTime), Restarts: h.restarts}
 	if all := h.completed + h.failed + h.declined; all > 0 {
 		l.SuccessRate = round(float64(h.completed) / float64(all))
+		if l.Partial = h.partial; h.partial > 0 {
+			l.WholeRate = round(float64(h.completed-h.partial) / float64(all))
+		}
 	}
 	if len(h.durations) == 0 {
 		return l

@@ -128,6 +128,9 @@ func (r *report) checkpoint(l checkpointLine) string {
 		return b.String()
 	}
 	fmt.Fprintf(&b, "%s  %s  %s  %s  %s\n", r.paint(bold, head), l.Alignment, r.paint(bold, inMs(l.DurationMs)), inBytes(float64(l.SizeBytes)), plural(l.Files, "file"))
+	if l.Partial {
+		fmt.Fprintln(&b, "  "+r.paint(yellow, "partial: a source subtask was gone"))
+	}
 	rows := [][]string{{"subtask", "start_delay", "alignment", "sync", "async", "end_to_end", "persisted", "unaligned"}}
 	for _, s := range l.Subtasks {
 		rows = append(rows, []string{fmt.Sprintf("%s/%d", s.Vertex, s.Subtask), inMs(s.StartDelayMs), inMs(s.AlignmentMs), inMs(s.SyncMs),
@@ -146,6 +149,9 @@ func (r *report) summary(l summaryLine) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", r.paint(bold, fmt.Sprintf("summary of %s (without the first, and those after the end of the data)", plural(l.Measured, "checkpoint"))))
 	rows := [][]string{{"completed", fmt.Sprintf("%d, failed %d, declined %d: %.0f %%", l.Completed, l.Failed, l.Declined, 100*l.SuccessRate)}}
+	if l.Partial > 0 {
+		rows = append(rows, []string{"partial", fmt.Sprintf("%d of them: without unaligned.allow-without-source %.0f %%", l.Partial, 100*l.WholeRate)})
+	}
 	if l.Measured > 0 {
 		rows = append(rows,
 			[]string{"duration", fmt.Sprintf("p50 %s, p99 %s, %s – %s, σ %s", inMs(l.DurationP50Ms), inMs(l.DurationP99Ms), inMs(l.DurationMinMs), inMs(l.DurationMaxMs), inMs(l.DurationStddevMs))},

@@ -106,7 +106,7 @@ func (a *app) runFlags(f *pflag.FlagSet) {
 	f.StringVar(&a.output, "output", "", "a directory for the counts: key TAB running count, committed with checkpoints")
 	f.StringVar(&a.sink, "sink", "file", "of --output: file (two-phase commit) or plain, which repeats lines after a restore")
 	f.DurationVar(&a.sinkSleep, "sink-sleep", 0, "how long a record takes at the sink")
-	f.StringArrayVar(&a.faults, "fault", nil, "VERTEX:SUBTASK:stall|disconnect@START+LENGTH, such as source:0:stall@5s+12s; may be repeated")
+	f.StringArrayVar(&a.faults, "fault", nil, "VERTEX:SUBTASK:stall|disconnect|gone@START+LENGTH, such as source:0:stall@5s+12s; may be repeated")
 	f.IntVar(&a.restarts, "restarts", 3, "of a job that failed; -1: any number")
 	f.DurationVar(&a.savepointAfter, "savepoint-after", 0, "when to take a savepoint")
 	f.Uint64Var(&a.seed, "seed", 0, "of what is left to chance")

@@ -378,6 +378,9 @@ func (x *runner) watch(ctx context.Context, job *dataflow.Job) {
 
 func (x *runner) onRestore(i attach.RestoreInfo) {
 	l := restoreLine{Event: "restore", Checkpoint: uint64(i.Checkpoint), Buffers: i.Buffers, Bytes: i.Bytes, DurationMs: ms(i.Duration)}
+	if i.Partial {
+		x.log.Warn("the checkpoint is partial: a source subtask was gone when it was taken", "checkpoint", i.Checkpoint)
+	}
 	if x.monitor != nil {
 		x.monitor.Restored(l)
 	}

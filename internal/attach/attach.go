@@ -71,6 +71,7 @@ type Options struct {
 type RestoreInfo struct {
 	Checkpoint inflight.CheckpointID
 	Savepoint  bool
+	Partial    bool   // a source subtask was gone
 	Buffers    uint64 // of channel state, and their bytes
 	Bytes      uint64
 	StateBytes uint64

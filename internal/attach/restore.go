@@ -23,7 +23,7 @@ func (s *store) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	info := RestoreInfo{Checkpoint: plan.Checkpoint, Savepoint: base.Manifest.Savepoint, Dropped: plan.Dropped, Fresh: plan.Fresh}
+	info := RestoreInfo{Checkpoint: plan.Checkpoint, Savepoint: base.Manifest.Savepoint, Partial: base.Manifest.Partial, Dropped: plan.Dropped, Fresh: plan.Fresh}
 	if err := s.replay(ctx, s.j.reader.At(base.Manifest, base.Dir), plan, &info); err != nil {
 		return s.j.log.Unreadable(ctx, base, err)
 	}

@@ -141,7 +141,7 @@ func (k *slot) manifest(ctx context.Context, c dataflow.Completed) (*format.Mani
 		}
 		handles[h.Task], finished[h.Task] = h, true
 	}
-	m := &format.Manifest{Kind: format.KindCheckpoint, Job: k.s.j.o.Name, ID: k.ID(), Mode: format.ExactlyOnce, Alignment: alignment(c.Acks), Savepoint: c.Savepoint, Topology: k.s.j.topology}
+	m := &format.Manifest{Kind: format.KindCheckpoint, Job: k.s.j.o.Name, ID: k.ID(), Mode: format.ExactlyOnce, Alignment: alignment(c.Acks), Savepoint: c.Savepoint, Partial: dataflow.CheckpointResult{Acks: c.Acks}.Partial(), Topology: k.s.j.topology}
 	if k.s.j.o.Dataflow.AtLeastOnce {
 		m.Mode = format.AtLeastOnce
 	}

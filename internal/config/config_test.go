@@ -191,7 +191,6 @@ func TestContradictions(t *testing.T) {
 	for _, tc := range []struct{ set, want string }{
 		{"unaligned.enabled=true checkpoint.mode=at-least-once", "cannot use unaligned checkpoints with at-least-once mode (set it to exactly-once, or unaligned.enabled to false)"},
 		{"unaligned.enabled=true checkpoint.max-concurrent=2", "unaligned checkpoints come one at a time (set it to 1, or unaligned.enabled to false)"},
-		{"unaligned.allow-without-source=true", "a source subtask of this runtime is never gone alone: the job restarts (leave it at false)"},
 		{"network=credit network.exclusive-buffers=0 network.floating-buffers=0", "a gate without buffers receives nothing (give it or network.floating-buffers 1 at least)"},
 		{"unaligned.max-buffered-data=1kb unaligned.max-buffered-data-per-task=1mb", "one subtask may not hold more than all (set it lower, or raise unaligned.max-buffered-data)"},
 		{"restore.allow-dropped=count", `"count" names nothing (write vertex:NAME, subtask:NAME/N or edge:FROM:PARTITION-TO:GATE)`},

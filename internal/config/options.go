@@ -76,7 +76,7 @@ var options = []Option{
 	{Key: "unaligned.max-buffered-data-per-task", kind: aSize, least: 1, Doc: "the same bound for one subtask"},
 	{Key: "unaligned.spill-dir", kind: aText, Doc: "a local directory for encoded blocks, used once more than half of the bound is held"},
 	{Key: "unaligned.allow-without-source", Default: "false", kind: aSwitch, Articles: flinks("unaligned.allow-checkpoint-without-aligned-barrier"),
-		Doc: "whether a checkpoint may complete without a source subtask that is gone, which the runtime cannot lose one by one: `true` is refused"},
+		Doc: "a checkpoint may complete without a source subtask that is gone, if that has emitted nothing since its last one; it is marked partial"},
 	{Key: "unaligned.source.NAME", Default: "inherit", kind: aChoice, values: []string{"inherit", "aligned", "unaligned"},
 		Doc: "`aligned` or `unaligned` for what one source emits; where both meet, all edges into the vertex are aligned"},
 	{Key: "unaligned.edge.FROM-TO", Default: "inherit", kind: aChoice, values: []string{"inherit", "aligned", "unaligned"},

@@ -42,8 +42,9 @@ func (c *Config) Settings() (s *Settings, err error) {
 			MinPause: as[time.Duration](c, "checkpoint.min-pause"), TolerableFailures: as[int](c, "checkpoint.tolerable-failures"),
 			AtLeastOnce: as[string](c, "checkpoint.mode") == "at-least-once",
 			Unaligned:   as[bool](c, "unaligned.enabled"), AlignedTimeout: as[time.Duration](c, "unaligned.aligned-timeout"),
-			Credit: as[string](c, "network") == "credit",
-			Memory: int(as[int64](c, "network.memory")), BufferSize: int(as[int64](c, "network.buffer-size")),
+			AllowWithoutSource: as[bool](c, "unaligned.allow-without-source"),
+			Credit:             as[string](c, "network") == "credit",
+			Memory:             int(as[int64](c, "network.memory")), BufferSize: int(as[int64](c, "network.buffer-size")),
 			ExclusiveBuffers: orNone(as[int](c, "network.exclusive-buffers")), FloatingBuffers: orNone(as[int](c, "network.floating-buffers")),
 			OverdraftBuffers: orNone(as[int](c, "network.overdraft-buffers")),
 			OutputBuffers:    as[int](c, "network.output-buffers"), PerSubpartition: as[int](c, "network.buffers-per-channel"),
@@ -110,8 +111,6 @@ func (c *Config) contradictions() error {
 		return refuse("checkpoint.mode", "set it to exactly-once, or unaligned.enabled to false", "cannot use unaligned checkpoints with at-least-once mode")
 	case unaligned && as[int](c, "checkpoint.max-concurrent") > 1:
 		return refuse("checkpoint.max-concurrent", "set it to 1, or unaligned.enabled to false", "unaligned checkpoints come one at a time")
-	case as[bool](c, "unaligned.allow-without-source"):
-		return refuse("unaligned.allow-without-source", "leave it at false", "a source subtask of this runtime is never gone alone: the job restarts")
 	case as[string](c, "network") == "credit" && as[int](c, "network.exclusive-buffers")+as[int](c, "network.floating-buffers") == 0:
 		return refuse("network.exclusive-buffers", "give it or network.floating-buffers 1 at least", "a gate without buffers receives nothing")
 	case as[int64](c, "unaligned.max-buffered-data-per-task") > as[int64](c, "unaligned.max-buffered-data"):
