@@ -38,6 +38,9 @@ func (c *channel) poll() (e entry, ok bool) {
 	e, ok, more := c.pollLive(c.recovered.n > 0)
 	if !ok && c.recovered.n > 0 {
 		e, ok, more = c.recovered.pop(), true, true
+		if c.recovered.n == 0 && c.conn != nil {
+			c.conn.recovered()
+		}
 	}
 	if more || c.recovered.n > 0 {
 		c.in.enqueue(c, false)

@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/spillway-io/spillway/inflight"
 )
@@ -31,6 +32,10 @@ type conn struct {
 	net  *network
 	up   *subpartition
 	ch   *channel
+	// recovering: what was captured here stands in the place of what would be
+	// received, and no credit is given. Else each crash during a recovery would
+	// leave more in flight than the one before.
+	recovering atomic.Bool
 
 	// Guarded by gate.mu.
 	credit   int // buffers granted and not used
@@ -58,6 +63,9 @@ func newConn(g *creditGate, n *network, up *subpartition, ch *channel) *conn {
 // for it, or gets in line; with nothing to send, it gives them back.
 func (c *conn) announce(backlog int) {
 	g := c.gate
+	if c.recovering.Load() {
+		backlog = 0
+	}
 	g.mu.Lock()
 	if c.required = 0; backlog > 0 {
 		c.required = backlog + g.exclusive
@@ -159,9 +167,18 @@ func (h *floatingHome) recycle(s *segment) {
 }
 
 func (c *conn) hasCredit() int {
+	if c.recovering.Load() {
+		return 0
+	}
 	c.gate.mu.Lock()
 	defer c.gate.mu.Unlock()
 	return c.credit
+}
+
+// recovered says that all that was captured has been taken.
+func (c *conn) recovered() {
+	c.recovering.Store(false)
+	c.net.enqueue(c, false)
 }
 
 // transfer moves one entry from the sender to the receiver. It reports whether
