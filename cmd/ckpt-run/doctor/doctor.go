@@ -114,7 +114,7 @@ func spillDir(o Options) Check {
 	if err != nil {
 		return but(name, Failed, "create it, or let this user write to it", "%v", err)
 	}
-	defer os.Remove(dir)
+	defer func() { _ = os.Remove(dir) }()
 	b := local.New(dir)
 	defer b.Close()
 	c := space(context.Background(), b, o.MaxBuffered, "it")
@@ -169,7 +169,7 @@ func probe(ctx context.Context, b backends.Backend) []Check {
 		}
 		took = append(took, time.Since(begin))
 		if !info.Modified.IsZero() {
-			skew = info.Modified.Sub(time.Now())
+			skew = time.Until(info.Modified)
 		}
 	}
 	slices.Sort(took)
