@@ -43,6 +43,7 @@ func (b *Backend) tries(op, key string) *tries {
 
 // next returns the context for the next try.
 func (t *tries) next(ctx context.Context) context.Context {
+	t.b.signer.ready(ctx) // or the request fails at once
 	if t.n++; t.n > 1 {
 		t.b.wire.count.retries.Add(1)
 	}

@@ -60,6 +60,7 @@ type Backend struct {
 	opt    Options
 	prefix string // of the keys, "" or with a slash at its end
 	query  string // of the URL
+	signer *keys
 	core   minio.Core
 	wire   *wire
 	pool   *pool
@@ -89,7 +90,10 @@ func New(o Options) (*Backend, error) {
 	if b.wire, err = newWire(&o); err != nil {
 		return nil, err
 	}
-	if b.core, err = newCore(&o, b.wire); err != nil {
+	if b.signer, err = credentialsOf(&o); err != nil {
+		return nil, err
+	}
+	if b.core, err = newCore(&o, b.wire, b.signer); err != nil {
 		return nil, err
 	}
 	b.life, b.endLife = context.WithCancelCause(context.Background())
@@ -97,7 +101,7 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-func newCore(o *Options, w *wire) (minio.Core, error) {
+func newCore(o *Options, w *wire, k *keys) (minio.Core, error) {
 	host, secure := "s3.amazonaws.com", true
 	if o.Endpoint != "" {
 		u, err := url.Parse(o.Endpoint)
@@ -109,12 +113,8 @@ func newCore(o *Options, w *wire) (minio.Core, error) {
 			o.Region = "us-east-1"
 		}
 	}
-	keys, err := credentialsOf(o)
-	if err != nil {
-		return minio.Core{}, err
-	}
 	style := map[Style]minio.BucketLookupType{StyleAuto: minio.BucketLookupAuto, StylePath: minio.BucketLookupPath, StyleVirtual: minio.BucketLookupDNS}[o.Style]
-	core, err := minio.NewCore(host, &minio.Options{Creds: keys, Secure: secure, Transport: w, Region: o.Region, BucketLookup: style, MaxRetries: 1})
+	core, err := minio.NewCore(host, &minio.Options{Creds: k.Credentials, Secure: secure, Transport: w, Region: o.Region, BucketLookup: style, MaxRetries: 1})
 	if err != nil {
 		return minio.Core{}, o.refuse(err.Error(), "use endpoint=https://host:port")
 	}

@@ -252,6 +252,34 @@ func TestFinishIsPunctual(t *testing.T) {
 	require.Less(t, time.Since(start), 1500*time.Millisecond)
 }
 
+// TestSlowRole: a role that does not answer holds nobody longer than its context.
+func TestSlowRole(t *testing.T) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "MINIO_ROOT_USER", "MINIO_ACCESS_KEY", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_WEB_IDENTITY_TOKEN_FILE"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	f := newFake(t)
+	hang, role := make(chan struct{}), newFake(t)
+	role.intercept = func(w http.ResponseWriter, _ *http.Request) bool {
+		<-hang
+		fmt.Fprint(w, `{"AccessKeyID":"key","SecretAccessKey":"secret","Expiration":"2099-01-01T00:00:00Z"}`)
+		return true
+	}
+	t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", role.URL)
+	b := f.open(t, func(o *Options) { o.AccessKey, o.SecretKey = "", "" })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := b.Stat(ctx, "x")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(start), time.Second)
+	close(hang)
+	_, err = put(t, b, "x", []byte("x"), backends.CreateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "x", string(get(t, b, "x")))
+}
+
 // TestRemoveInPart: what cannot be removed is named, and the rest goes.
 func TestRemoveInPart(t *testing.T) {
 	f := newFake(t)
