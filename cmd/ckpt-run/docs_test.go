@@ -16,6 +16,7 @@ import (
 var documented = map[string]any{
 	"field of `checkpoint`": checkpointLine{}, "field of a subtask": subtaskLine{}, "field of `restore`": restoreLine{},
 	"field of `summary`": summaryLine{}, "field of `result`": resultLine{}, "field of `option`": optionLine{},
+	"field of `check`": checkLine{},
 }
 
 // jsonDoc returns the part of docs/json.md that is about this command.
@@ -45,9 +46,10 @@ func TestDocFields(t *testing.T) {
 	}
 	for head, line := range documented {
 		var fields []string
-		for i := range reflect.TypeOf(line).NumField() {
-			name, _, _ := strings.Cut(reflect.TypeOf(line).Field(i).Tag.Get("json"), ",")
-			fields = append(fields, name)
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(line)) {
+			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); !f.Anonymous {
+				fields = append(fields, name)
+			}
 		}
 		require.ElementsMatch(t, fields, tables[head], head)
 	}
@@ -72,5 +74,5 @@ func TestDocExamples(t *testing.T) {
 			seen[event.Event] = true
 		}
 	}
-	require.Len(t, seen, 5)
+	require.Len(t, seen, 6)
 }
