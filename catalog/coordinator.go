@@ -446,7 +446,7 @@ func (c *Coordinator) settle(ctx context.Context, p *Pending, m *format.Manifest
 	if err == nil {
 		p.sent = true
 		if c.log.hooks.without&checkRule(decided.Kind) == 0 {
-			err = c.log.check(ctx, p.id, c.pendingAbove(p))
+			err = c.check(p, func(own []inflight.CheckpointID) error { return c.log.check(ctx, p.id, own) })
 		}
 	} else if !p.sent {
 		err = c.fencedInstead(ctx, p, err)
@@ -468,11 +468,26 @@ func (c *Coordinator) fencedInstead(ctx context.Context, p *Pending, err error) 
 	if !errors.Is(err, inflight.ErrNoSpace) {
 		return err
 	}
-	own := append([]inflight.CheckpointID{p.id}, c.pendingAbove(p)...)
-	if fenced := c.log.checkOnce(ctx, p.id, own); errors.Is(fenced, inflight.ErrFenced) {
+	fenced := c.check(p, func(own []inflight.CheckpointID) error {
+		return c.log.checkOnce(ctx, p.id, append([]inflight.CheckpointID{p.id}, own...))
+	})
+	if errors.Is(fenced, inflight.ErrFenced) {
 		return fenced
 	}
 	return err
+}
+
+// check calls f with the own pending ids above p, and again where one was begun
+// meanwhile: its directory is nobody else's.
+func (c *Coordinator) check(p *Pending, f func(own []inflight.CheckpointID) error) error {
+	for own := c.pendingAbove(p); ; {
+		err := f(own)
+		now := c.pendingAbove(p)
+		if !errors.Is(err, errPending) || slices.Equal(own, now) {
+			return err
+		}
+		own = now
+	}
 }
 
 // end makes the coordinator answer err from now on.

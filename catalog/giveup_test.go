@@ -63,3 +63,27 @@ func TestSuperseded(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, superseded)
 }
+
+// TestBeginDuringCheck begins a checkpoint, and a file of it, while the check of an
+// id that was given up is about to list the names: that is not another coordinator.
+func TestBeginDuringCheck(t *testing.T) {
+	m := newMemory()
+	stage := newGateway(func(op) bool { return false })
+	c := start(t, openLog(t, m.via(func(o op) fault { return stage.hook(o) }), Options{}), StartOptions{})
+	p, err := c.Begin()
+	require.NoError(t, err)
+	stage = newGateway(afterFill(p.ID()))
+	p.GiveUp(format.Cause{Reason: "timeout"})
+	aborted := make(chan error)
+	go func() {
+		_, err := p.Abort(t.Context(), format.Cause{})
+		aborted <- err
+	}()
+	<-stage.stopped
+	q, err := c.Begin()
+	require.NoError(t, err)
+	f := content(t, m, q)
+	close(stage.released)
+	require.NoError(t, <-aborted)
+	require.NoError(t, q.Commit(t.Context(), f))
+}
