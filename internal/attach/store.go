@@ -152,7 +152,11 @@ func (s *store) judge(err error) error {
 	if !errors.Is(err, inflight.ErrFenced) {
 		return err
 	}
-	if superseded, e := s.coord.Superseded(s.life); e == nil && !superseded {
+	superseded, e := s.coord.Superseded(s.life)
+	for try := 0; e != nil && try < judgeTries && sleep(s.life, 50*time.Millisecond); try++ {
+		superseded, e = s.coord.Superseded(s.life)
+	}
+	if e == nil && !superseded {
 		err = &inflight.Error{Op: "check", Object: s.j.o.Name, Mend: "start again",
 			Err: fmt.Errorf("%w: a coordinator that was superseded has begun a file late", inflight.ErrUnavailable)}
 	}
@@ -161,6 +165,9 @@ func (s *store) judge(err error) error {
 	s.over = cmp.Or(s.over, err)
 	return s.over
 }
+
+// judgeTries is how often a store is asked again who has taken over.
+const judgeTries = 5
 
 // close ends the incarnation. It waits for what is being written, but not long.
 func (s *store) close() error {
