@@ -15,7 +15,7 @@ BUILT_WITH := $(shell sed -n 's/^toolchain //p' go.mod)
 TOOL := go tool -modfile=tools/go.mod
 
 # Test binaries that take -rewrite: those that declare it, and those that link datadriven.
-REWRITERS = $(shell grep -rlE '"rewrite"|cockroachdb/datadriven"' --include='*_test.go' . | xargs -r -n1 dirname | sort -u)
+REWRITERS = $(shell grep -rlE '"rewrite"|cockroachdb/datadriven"' --include='*_test.go' --exclude-dir=e2e . | xargs -r -n1 dirname | sort -u)
 
 .PHONY: help demo check test e2e servers-up servers-down race fuzz bench golden lint crash fmt-check vet
 

@@ -15,9 +15,9 @@ import (
 	"github.com/spillway-io/spillway/inflight"
 )
 
-// The exercises of the README, in virtual time. -tables FILE writes what they
-// show as Markdown.
-var tablesFlag = flag.String("tables", "", "write the tables of TestExercises to this file")
+// The exercises of the README, in virtual time, stand between two marks there.
+// -rewrite (a flag of datadriven) writes them anew.
+const readme, tablesBegin, tablesEnd = "../README.md", "<!-- exercises -->\n", "<!-- end of exercises -->"
 
 // recordTime is what a sleep of 5 ms takes.
 const recordTime = 5270 * time.Microsecond
@@ -90,9 +90,17 @@ func TestExercises(t *testing.T) {
 		t.Log(x)
 		fmt.Fprintln(&out, x)
 	}
-	if *tablesFlag != "" {
-		require.NoError(t, os.WriteFile(*tablesFlag, []byte(out.String()), 0o600))
+	text, err := os.ReadFile(readme)
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(text), tablesBegin)
+	require.True(t, ok)
+	now, after, ok := strings.Cut(rest, tablesEnd)
+	require.True(t, ok)
+	if flag.Lookup("rewrite").Value.String() == "true" {
+		require.NoError(t, os.WriteFile(readme, []byte(before+tablesBegin+out.String()+tablesEnd+after), 0o600))
+		return
 	}
+	require.Equal(t, out.String(), now, "go test ./dataflow -run TestExercises -rewrite")
 }
 
 // What does the aligned timeout do?
