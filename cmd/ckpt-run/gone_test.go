@@ -24,11 +24,17 @@ type story struct {
 }
 
 // tell runs a command line with --json.
-func tell(t *testing.T, args ...string) (s story) {
+func tell(t *testing.T, args ...string) story {
 	var stdout, stderr bytes.Buffer
-	s.code = run(t.Context(), env{stdout: &stdout, stderr: &stderr}, append(args, "--json"))
-	s.log = stderr.String()
-	for line := range bytes.Lines(stdout.Bytes()) {
+	code := run(t.Context(), env{stdout: &stdout, stderr: &stderr}, append(args, "--json"))
+	s := told(t, stdout.Bytes())
+	s.code, s.log = code, stderr.String()
+	return s
+}
+
+// told reads lines of JSON.
+func told(t *testing.T, lines []byte) (s story) {
+	for line := range bytes.Lines(lines) {
 		var of struct {
 			Event string `json:"event"`
 		}
