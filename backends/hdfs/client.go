@@ -2,6 +2,7 @@ package hdfs
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,10 +214,13 @@ type client struct {
 // open connects to the active namenode.
 func (c *client) open(ctx context.Context) error {
 	o := c.pool.o
-	opts := hdfs.ClientOptionsFromConf(hadoopconf.HadoopConf(o.Conf))
+	known := hadoopconf.HadoopConf{} // of others, the library does not take everything
+	for _, key := range []string{keyProtection, keyEncrypt, keyHostName} {
+		known[key] = o.Conf[key]
+	}
+	opts := hdfs.ClientOptionsFromConf(known)
 	opts.Addresses, opts.User = o.Namenodes, o.User
 	opts.DataTransferProtection = o.Conf[keyProtection]
-	opts.KerberosClient, opts.KerberosServicePrincipleName = nil, ""
 	leads := map[string]string{}
 	if o.kerberos {
 		k, err := c.pool.krb.login()
@@ -428,10 +432,25 @@ func (cn *conn) Write(p []byte) (int, error) {
 	}
 	_ = cn.Conn.SetDeadline(time.Now().Add(cn.limit)) // fails with the write
 	n, err := cn.Conn.Write(p)
+	if err != nil && cn.name {
+		err = cn.lastWords(err)
+	}
 	if cn.check(err) != nil && !cn.name {
 		return len(p), nil
 	}
 	return n, err
+}
+
+// lastWords looks at what somebody has said who hangs up: what is no namenode may
+// have answered the greeting.
+func (cn *conn) lastWords(err error) error {
+	_ = cn.Conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // it is there, or never will be
+	head := make([]byte, len(cn.frame.head))
+	n, _ := cn.Conn.Read(head)
+	if cn.frame.left > 0 {
+		return err
+	}
+	return cmp.Or(cn.frame.read(head[:n]), err)
 }
 
 // check remembers a failure. After one the connection is of no use: answers would

@@ -95,13 +95,13 @@ var settings = map[string]func(o *Options, value string) error{
 	},
 }
 
-// The settings of Hadoop that are looked at; the client library looks at some
-// more.
+// Settings of Hadoop that are looked at.
 const (
 	keyAuth       = "hadoop.security.authentication"
 	keyPrincipal  = "dfs.namenode.kerberos.principal"
 	keyProtection = "dfs.data.transfer.protection"
 	keyEncrypt    = "dfs.encrypt.data.transfer"
+	keyHostName   = "dfs.client.use.datanode.hostname"
 	keyCiphers    = "dfs.encrypt.data.transfer.cipher.suites"
 	anyCipher     = "?" // whether the cluster has one is seen when a datanode answers
 	defaultPort   = "8020"

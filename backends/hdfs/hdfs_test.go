@@ -339,6 +339,18 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
+// TestStrangeConf has settings that nobody can use, and need not.
+func TestStrangeConf(t *testing.T) {
+	conf(t, "fs.defaultFS", "hdfs://%zz", "dfs.blocksize", "large", "dfs.replication", "x", "dfs.ha.namenodes.other", ",")
+	_, err := open(t, "hdfs:///x")
+	require.ErrorIs(t, err, inflight.ErrConfig)
+	b, err := open(t, "hdfs://127.0.0.1:1/x")
+	require.NoError(t, err)
+	_, err = b.Stat(t.Context(), "a")
+	require.ErrorIs(t, err, inflight.ErrUnavailable)
+	require.True(t, inflight.Retryable(err))
+}
+
 // TestNobodyAnswers has nobody behind the address, or somebody who says nothing:
 // no call outlives its context.
 func TestNobodyAnswers(t *testing.T) {
@@ -370,11 +382,16 @@ func TestPool(t *testing.T) {
 			c.release()
 			return c
 		}
+		waiting := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.idle)
+		}
 		var all []*client
 		for i := range maxIdle + 2 {
 			all = append(all, add(uint64(i%3), int64(i)))
 		}
-		require.Len(t, p.idle, maxIdle)
+		require.Equal(t, maxIdle, waiting())
 		require.Len(t, p.all, maxIdle)
 		require.True(t, all[0].killed && all[1].killed, "the ones that had waited longest have gone")
 		require.Same(t, all[4], p.take(1, 4), "it is at the place")
@@ -390,13 +407,13 @@ func TestPool(t *testing.T) {
 		for _, c := range []*client{all[3], all[4]} {
 			c.keep()
 			c.release()
-			require.Empty(t, p.idle, "somebody still uses it")
+			require.Zero(t, waiting(), "somebody still uses it")
 			c.release()
-			require.Len(t, p.idle, 1)
+			require.Equal(t, 1, waiting())
 			time.Sleep(idleTime)
 			synctest.Wait()
-			require.Empty(t, p.idle)
-			require.True(t, c.killed)
+			require.Zero(t, waiting())
+			require.Error(t, c.life.Err())
 		}
 		p.close()
 		c := add(0, 0)

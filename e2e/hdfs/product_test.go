@@ -1,6 +1,7 @@
 package hdfs_test
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"maps"
@@ -124,10 +125,15 @@ func TestKilledRuns(t *testing.T) {
 	kills, restore := 0, "none"
 	for range 3 {
 		cmd := command(t, "cmd/ckpt-run", append(args, restore)...)
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
-		killer := time.AfterFunc(time.Second+time.Duration(rand.IntN(500))*time.Millisecond, func() { _ = cmd.Process.Kill() }) // or it has ended
-		_ = cmd.Wait()                                                                                                          // the code tells
-		killer.Stop()
+		for said := bufio.NewScanner(stdout); said.Scan(); {
+			if strings.HasPrefix(said.Text(), "checkpoint ") { // there is one
+				time.AfterFunc(time.Duration(rand.IntN(600))*time.Millisecond, func() { _ = cmd.Process.Kill() }) // or it has ended
+			}
+		}
+		_ = cmd.Wait() // the code tells
 		if cmd.ProcessState.ExitCode() == -1 {
 			kills++
 		}
