@@ -113,7 +113,8 @@ var masks = []struct {
 	{regexp.MustCompile(`("[a-z0-9_]*(?:_ms|bytes|buffers|files|deviation)":)[0-9.e+-]+`), "${1}N"},
 	{regexp.MustCompile(`"size_unsteady":\w+`), `"size_unsteady":B`},
 	{regexp.MustCompile(`(?m)^(  (?:source|changes|count|sink)/\d) .*$`), "$1 …"},
-	{regexp.MustCompile(`\b\d+(?:\.\d+)? (?:ms|s|B|KiB|MiB)\b`), "N"},
+	{regexp.MustCompile(`\b\d+(?:\.\d+)? (?:ms|s|B|KiB|MiB|GiB|TiB)\b`), "N"},
+	{regexp.MustCompile(`(the limit is|durable after) [0-9.]+(?:ms|µs|s)?`), "$1 N"},
 	{regexp.MustCompile(` \d+ (file|buffer)s?\b([^=])`), " N ${1}s$2"},
 	{regexp.MustCompile(`(?m)^(  subtask) .*$`), "$1 …"},
 }

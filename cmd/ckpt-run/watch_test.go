@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// page is what a running job answers.
+type page struct {
+	t   *testing.T
+	url string
+}
+
+func (p page) get(path string, code int) []byte {
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+path, nil)
+	require.NoError(p.t, err)
+	answer, err := client.Do(r)
+	require.NoError(p.t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(p.t, err)
+	require.Equal(p.t, code, answer.StatusCode, "%s", body)
+	return body
+}
+
+// listening runs a job until look returns.
+func listening(t *testing.T, look func(page), args ...string) {
+	addresses, ended := make(chan string, 1), make(chan int, 1)
+	stderr := hook(func(text string) {
+		if _, url, found := strings.Cut(text, `msg="live page" url=`); found {
+			addresses <- strings.TrimSuffix(strings.TrimSpace(url), "/")
+		}
+	})
+	go func() {
+		ended <- run(t.Context(), env{stdout: io.Discard, stderr: stderr}, append(args, "--listen", ":0"))
+	}()
+	select {
+	case url := <-addresses:
+		require.Contains(t, url, "http://127.0.0.1:", "no host is this machine only")
+		look(page{t, url})
+	case <-ended:
+		require.Fail(t, "it never listened")
+	}
+	require.Zero(t, <-ended)
+}
+
+// documentedFields are the tables of docs/json.md about what is served, by
+// their heads.
+func documentedFields(t *testing.T) map[string][]string {
+	p, err := os.ReadFile("../../docs/json.md")
+	require.NoError(t, err)
+	_, text, found := strings.Cut(string(p), "\n## Answers of ckpt-run --listen\n")
+	require.True(t, found)
+	tables, head := map[string][]string{}, ""
+	for line := range strings.Lines(text) {
+		cell, _, row := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		switch {
+		case strings.HasPrefix(line, "|---"):
+		case !row || !strings.HasPrefix(line, "| "):
+			head = ""
+		case head == "":
+			head = cell
+		default:
+			tables[head] = append(tables[head], cell)
+		}
+	}
+	return tables
+}
+
+// TestListen asks a running job.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	doc := documentedFields(t)
+	fields := func(head string, of any) map[string]any {
+		m, ok := of.(map[string]any)
+		require.True(t, ok, "%s: %v", head, of)
+		require.ElementsMatch(t, doc[head], slices.Collect(maps.Keys(m)), head)
+		return m
+	}
+	parse := func(p []byte) (v any) {
+		require.NoError(t, json.Unmarshal(p, &v))
+		return v
+	}
+	listening(t, func(p page) {
+		var latest map[string]any
+		require.Eventually(t, func() bool {
+			o := fields("field of `/checkpoints`", parse(p.get("/checkpoints", 200)))
+			latest = fields("field of `latest`", o["latest"])
+			return latest["completed"] != nil
+		}, 30*time.Second, 20*time.Millisecond)
+		id := latest["completed"].(map[string]any)["id"].(float64)
+		require.Positive(t, id)
+		one := parse(p.get(fmt.Sprintf("/checkpoints/%.0f", id), 200))
+		require.Equal(t, latest["completed"], one)
+		p.get("/checkpoints/4711", 404)
+		p.get("/checkpoints/newest", 400)
+
+		s := fields("field of `/state`", parse(p.get("/state", 200)))
+		for name, head := range map[string]string{"vertices": "field of a vertex", "edges": "field of an edge", "checkpoints": "field of a checkpoint of `/state`"} {
+			list := s[name].([]any)
+			require.NotEmpty(t, list, name)
+			fields(head, list[0])
+		}
+		require.Contains(t, string(p.get("/metrics", 200)), "\nspillway_checkpoint_last_completed_id ")
+		require.Contains(t, string(p.get("/", 200)), "<html")
+	}, "slow", "unaligned", "--sleep", "1ms", "--interval", "50ms", "--duration", "2s", "--json", "--store", t.TempDir())
+}
+
+// TestListenOnUsedPort: it says so before the job claims anything.
+func TestListenOnUsedPort(t *testing.T) {
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	store := t.TempDir()
+	var stderr bytes.Buffer
+	require.Equal(t, 2, run(t.Context(), env{stdout: io.Discard, stderr: &stderr}, []string{"--records", "10", "--store", store, "--listen", l.Addr().String()}))
+	require.Contains(t, stderr.String(), "address already in use (name a free port, or 0 for any)")
+	require.NoDirExists(t, store+"/job")
+}
+
+// TestTrigger: what was decided, and why, is in the log, in the line of the
+// checkpoint, and on the store.
+func TestTrigger(t *testing.T) {
+	const silent = " --fault source:0:stall@0s+300ms --fault source:1:stall@0s+300ms"
+	for _, tc := range []struct{ name, args, alignment, why string }{
+		{"full queues", "slow", "unaligned", `queues \d+ % full \(threshold 50 %\)`},
+		{"empty queues", "fast" + silent, "aligned", `queues 0 % full \(threshold 50 %\)`},
+		{"a threshold of 0", "fast --set trigger.queue-fill=0" + silent, "unaligned", `queues 0 % full \(threshold 0 %\)`},
+		{"no room", "slow --set trigger.min-free=1000TiB", "aligned", `\S+ .iB free \(threshold 1000 TiB\)`},
+		{"short alignments", "fast --set unaligned.aligned-timeout=1m --set trigger.queue-fill=0" + silent, "aligned",
+			`0 of \d+ alignments over 1m0s \(threshold 30 %\)`},
+		{"forced", "fast --set unaligned.force=true" + silent, "unaligned", `unaligned\.force`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			store := t.TempDir()
+			s := tell(t, strings.Fields(tc.args+" --sleep 1ms --interval 100ms --duration 400ms --store "+store+
+				" --set unaligned.enabled=true --set unaligned.trigger=auto --set checkpoint.retained=50")...)
+			s.exact(t)
+			decided := s.with(func(l checkpointLine) bool { return l.Decision != "" && completed(l) })
+			require.NotEmpty(t, decided, s.log)
+			i := slices.IndexFunc(decided, func(l checkpointLine) bool { return l.Alignment == tc.alignment })
+			require.GreaterOrEqual(t, i, 0, s.log)
+			l := decided[i]
+			require.Regexp(t, "^"+tc.why+"$", l.Decision)
+			require.Contains(t, s.log, fmt.Sprintf(`msg="checkpoint %d: %s, %s" checkpoint=%d alignment=%s`, l.ID, l.Alignment, l.Decision, l.ID, l.Alignment))
+			stats, err := os.ReadFile(filepath.Join(dirOf(store, l.ID), "_stats.json"))
+			require.NoError(t, err)
+			var onStore struct{ Decision string }
+			require.NoError(t, json.Unmarshal(stats, &onStore))
+			require.Equal(t, l.Decision, onStore.Decision)
+			for _, task := range l.Subtasks {
+				require.Equal(t, tc.alignment == "unaligned" && task.Vertex != vertexSink, task.Unaligned, "%s: a pointwise edge stays aligned", task.Vertex)
+			}
+		})
+	}
+}
+
+// TestFallbackPerTask: the bound of one subtask is as good as that of all.
+func TestFallbackPerTask(t *testing.T) {
+	t.Parallel()
+	store := t.TempDir()
+	s := tell(t, strings.Fields("slow unaligned --sleep 1ms --interval 100ms --duration 600ms --set unaligned.max-buffered-data-per-task=16KiB"+
+		" --set checkpoint.retained=50 --store "+store)...)
+	s.exact(t)
+	i := slices.IndexFunc(s.checkpoints, func(l checkpointLine) bool { return l.Reason == "over-budget" })
+	require.GreaterOrEqual(t, i, 0, s.log)
+	require.Equal(t, "declined", s.checkpoints[i].State)
+	require.Contains(t, s.log, "level=WARN msg=fallback")
+	next := s.checkpoints[i+1]
+	require.Equal(t, []string{"completed", "aligned", "the last checkpoint went over the memory bound"}, []string{next.State, next.Alignment, next.Decision})
+	files, err := filepath.Glob(dirOf(store, s.checkpoints[i].ID) + "/*.cstate")
+	require.NoError(t, err)
+	require.Empty(t, files, "nothing of it stays")
+}
