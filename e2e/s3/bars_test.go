@@ -152,22 +152,36 @@ func TestMemory(t *testing.T) {
 }
 
 func useMemory(t *testing.T, url string) {
-	const subtasks = 8
-	size := pick(128<<20, 32<<20)
 	b := open(t, url+"&memory=24MiB&workers=2")
-	pool, err := writer.NewPool(writer.Options{Backend: b, Job: "job", TasksPerFile: subtasks, MaxBuffered: 16 << 20, TargetFileSize: 8 << 20})
+	size := pick(128<<20, 32<<20)
+	handles := capture(t, b, size, writer.Options{MaxBuffered: 16 << 20, TargetFileSize: 8 << 20})
+	t.Logf("written: %s, of which the program is %s", status("VmHWM"), status("RssFile"))
+	require.NoError(t, b.Close())
+	readBack(t, open(t, url), size, handles) // as a process that restores does
+	kib, err := strconv.Atoi(strings.Fields(status("VmHWM"))[0])
+	require.NoError(t, err)
+	fmt.Printf("peak memory: %d MiB, anonymous at the end %s\n", kib>>10, status("RssAnon"))
+}
+
+const tasks = 8
+
+// capture writes size bytes of channel state for each of 8 subtasks, as fast as
+// there is room for them.
+func capture(t *testing.T, b backends.Backend, size int, o writer.Options) []inflight.Handle {
+	o.Backend, o.Job, o.TasksPerFile, o.Codec = b, "job", tasks, format.CodecNone
+	pool, err := writer.NewPool(o)
 	require.NoError(t, err)
 	block := random(2, 32<<10)
-	handles := make([]inflight.Handle, subtasks)
+	handles := make([]inflight.Handle, tasks)
 	var wg sync.WaitGroup
-	for i := range subtasks {
+	for i := range tasks {
 		w, err := pool.Writer(inflight.Task{Vertex: "count", Subtask: i})
 		require.NoError(t, err)
-		c, err := w.Start(1, writer.StartOptions{Epoch: 1, Attempt: "a"})
+		c, err := w.Start(1, writer.StartOptions{Epoch: 1, Attempt: fmt.Sprint("a", time.Now().UnixNano())})
 		require.NoError(t, err)
 		wg.Go(func() {
 			for off := 0; off < size; off += len(block) {
-				if err := pool.WaitRoom(t.Context(), int64(subtasks*len(block))); err != nil {
+				if err := pool.WaitRoom(t.Context(), int64(4*tasks*len(block))); err != nil {
 					t.Error(err)
 				}
 				_ = c.Input(inflight.InputChannel{}, inflight.Pos{Offset: uint64(off)}, inflight.Bytes(block)) // the result says why not
@@ -183,9 +197,12 @@ func useMemory(t *testing.T, url string) {
 	}
 	wg.Wait()
 	require.NoError(t, pool.Close())
-	t.Logf("written: %s, of which the program is %s", status("VmHWM"), status("RssFile"))
-	require.NoError(t, b.Close())
-	r := reader.Open(open(t, url), "job", reader.Options{}) // as a process that restores does
+	return handles
+}
+
+// readBack reads what capture wrote, one subtask after the other.
+func readBack(t *testing.T, b backends.Backend, size int, handles []inflight.Handle) {
+	r := reader.Open(b, "job", reader.Options{})
 	for _, h := range handles {
 		sub, err := r.Subtask(t.Context(), h)
 		require.NoError(t, err)
@@ -198,9 +215,28 @@ func useMemory(t *testing.T, url string) {
 		require.Equal(t, size, n)
 	}
 	require.NoError(t, r.Close())
-	kib, err := strconv.Atoi(strings.Fields(status("VmHWM"))[0])
-	require.NoError(t, err)
-	fmt.Printf("peak memory: %d MiB, anonymous at the end %s\n", kib>>10, status("RssAnon"))
+}
+
+// TestChannelState: channel state is written as fast as minio-go writes bytes.
+func TestChannelState(t *testing.T) {
+	s := shared(t, servers.VersityGW)
+	name := bucket(t, s)
+	b, c := open(t, urlOf(s, name, "state")), raw(t, s)
+	size := pick(128<<20, 16<<20)
+	var handles []inflight.Handle
+	write := func() error {
+		handles = capture(t, b, size, writer.Options{})
+		return nil
+	}
+	rawWrite := func() error {
+		_, err := c.PutObject(t.Context(), name, "raw", source(int64(tasks*size)), -1, minio.PutObjectOptions{PartSize: 8 << 20, ConcurrentStreamParts: true, NumThreads: 4})
+		return err
+	}
+	o, r := best(t, 2, timed(write), timed(rawWrite))
+	total := int64(tasks * size)
+	t.Logf("channel state of %d MiB: ours %.0f MiB/s, minio-go %.0f MiB/s: %.2f", total/mib, mibs(total, o), mibs(total, r), r.Seconds()/o.Seconds())
+	require.Greater(t, r.Seconds()/o.Seconds(), pick(0.9, 0.4))
+	readBack(t, b, size, handles)
 }
 
 // status is a line of /proc/self/status.
