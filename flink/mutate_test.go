@@ -284,6 +284,9 @@ func (v *victim) mutateFile(r *rand.Rand, file string) mutation {
 func (v *victim) kinds(m mutation) (kinds []string) {
 	was, end := v.bytes[m.file], m.at+m.n
 	if m.n < 0 {
+		if m.file == v.files[0] && !strings.HasPrefix(m.text, "cut") {
+			return []string{wholeAgain}
+		}
 		if !v.merged[m.file] {
 			return []string{"all"}
 		}
@@ -330,6 +333,8 @@ const (
 	freeIndex   = "index of a channel without a record that goes over"
 
 	freeParallelism = "parallelism of an operator without subtasks"
+	// One in some ten thousand of these falls on its feet.
+	wholeAgain = "bytes more or fewer that happen to leave whole metadata"
 )
 
 func init() {
@@ -340,6 +345,7 @@ func init() {
 	} {
 		undetectable[f.String()] = true
 	}
+	undetectable[wholeAgain] = true
 }
 
 // testSeed is random in long runs only: a failure of the others can be repeated.
@@ -398,6 +404,7 @@ func TestMutations(t *testing.T) {
 				require.True(t, report.Sealed)
 				require.NotEmpty(t, report.Findings, "sealed, no finding: %s", what)
 			}
+			require.LessOrEqual(t, silent[wholeAgain], 1+n/2000)
 			t.Log(silent)
 		})
 	}
