@@ -237,6 +237,7 @@ func TestCrash(t *testing.T) {
 // over and come to its end, and wakes the first one up: it is fenced, and the
 // output is exact.
 func TestZombie(t *testing.T) {
+	t.Parallel()
 	moments := []int{2, 9, 30, 47}
 	if thorough {
 		moments = nil
@@ -299,6 +300,7 @@ func (r *trial) files() (names []string) {
 
 // TestInterrupt: Ctrl-C ends a run cleanly, and its summary is printed.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t, 20_000, "slow", "unaligned", "--interval", "20ms")
 	p := r.start(r.store)
 	require.True(t, p.said("msg=committed"))
@@ -320,6 +322,7 @@ func TestInterrupt(t *testing.T) {
 // TestRestart: a job whose output goes away for a while restarts within the
 // process, from its latest checkpoint.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t, 3000)
 	away := r.output + "-away"
 	var once sync.Once
@@ -350,6 +353,7 @@ func (h hook) Write(p []byte) (int, error) {
 // TestSavepoint takes a savepoint while unaligned checkpoints run: it is
 // aligned and holds no channel state; and it can be gone back to.
 func TestSavepoint(t *testing.T) {
+	t.Parallel()
 	r := newTrial(t, 1500)
 	var saved checkpointLine
 	overtook := false
