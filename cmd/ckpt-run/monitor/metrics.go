@@ -148,7 +148,7 @@ func (x *metrics) accounted(flows []reader.Flow) {
 }
 
 // observe counts an event of the toolkit.
-func (x *metrics) observe(e inflight.Event) {
+func (x *metrics) observe(e *inflight.Event) {
 	switch e.Name {
 	case inflight.EventFileSealed:
 		x.files.WithLabelValues("sealed").Inc()
@@ -179,7 +179,7 @@ func (x *metrics) observe(e inflight.Event) {
 	}
 }
 
-func (x *metrics) request(e inflight.Event) {
+func (x *metrics) request(e *inflight.Event) {
 	x.requests.WithLabelValues(e.Object, outcome(e.Err)).Add(float64(max(e.Count, 1)))
 	if e.Bytes > 0 {
 		x.requestBytes.WithLabelValues(e.Object).Add(float64(e.Bytes))

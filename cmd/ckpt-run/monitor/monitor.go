@@ -92,7 +92,7 @@ func (m *Monitor) FellBack() { m.metrics.fallbacks.Inc() }
 func (m *Monitor) Accounted(_ inflight.CheckpointID, flows []reader.Flow) { m.metrics.accounted(flows) }
 
 // Observe implements inflight.Observer.
-func (m *Monitor) Observe(e inflight.Event) { m.metrics.observe(e) }
+func (m *Monitor) Observe(e inflight.Event) { m.metrics.observe(&e) }
 
 // deviation is σ/mean of the sizes of the last checkpoints; NaN where there are
 // less than two. The lock is held.
