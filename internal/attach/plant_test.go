@@ -18,7 +18,7 @@ import (
 type planter struct {
 	w     *world
 	seen  map[*simCapture]map[inflight.Address]bool
-	hit   map[inflight.CheckpointID]bool // where it took effect
+	hit   map[attempt]bool // where it took effect
 	fault fault
 }
 
@@ -32,8 +32,12 @@ func (p *planter) plant(c *simCapture, d *data) {
 	}
 	first := !p.seen[c][d.addr]
 	p.seen[c][d.addr] = true
-	if !p.hit[c.id] && len(d.bufs) > 0 && p.fault(p.w, c, d, first) {
-		p.hit[c.id] = true
+	at := attempt{p.w.newest, c.id}
+	if at.by.spoilt {
+		return // twice may be as good as never
+	}
+	if !p.hit[at] && len(d.bufs) > 0 && p.fault(p.w, c, d, first) {
+		p.hit[at] = true
 	}
 }
 
@@ -134,18 +138,19 @@ func TestPlantedFaults(t *testing.T) {
 			refused, red, counted := 0, 0, 0
 			sees := !slices.Contains(blind, name)
 			for seed := uint64(1); seed <= 400 && (refused+red < want || !sees && counted == 0); seed++ {
-				p := &planter{fault: fault, seen: map[*simCapture]map[inflight.Address]bool{}, hit: map[inflight.CheckpointID]bool{}}
+				p := &planter{fault: fault, seen: map[*simCapture]map[inflight.Address]bool{}, hit: map[attempt]bool{}}
 				res, w := simulate(t, seed, func(plan *dataflow.SimulationPlan) {
 					plan.Options.Unaligned, plan.Options.AlignedTimeout, plan.Options.OutputBuffers = true, 0, 0
 				}, func(w *world) {
 					p.w, w.plant, w.alone, w.limit = w, p.plant, true, 2*time.Second // what restores damage may hang
 					w.flaky, w.lost, w.late, w.doubled = 0, 0, 0, 0
 				})
-				for id := range p.hit {
-					switch {
-					case w.refused[id]:
+				for at := range p.hit {
+					id := at.id
+					switch e := w.committed[id]; {
+					case w.refused[at]:
 						refused++
-					case w.committed[id] != nil:
+					case e != nil && e.by == at.by:
 						red++
 						require.True(t, slices.ContainsFunc(w.red, func(s string) bool {
 							return strings.HasPrefix(s, fmt.Sprintf("checkpoint %d:", id))

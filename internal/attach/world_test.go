@@ -74,13 +74,14 @@ type world struct {
 	// plant changes what is captured, refused is told which checkpoints were not
 	// committed since they were damaged; nil: nothing, nobody.
 	plant   func(c *simCapture, d *data)
-	refused map[inflight.CheckpointID]bool
+	refused map[attempt]bool
 }
 
 // evidence is what was proven of a committed checkpoint.
 type evidence struct {
 	by    *incarnation
 	flows []reader.Flow
+	red   bool
 }
 
 // incarnation is what is known of one: all that was emitted in its line, and what
@@ -89,6 +90,7 @@ type incarnation struct {
 	w       *world
 	history map[dataflow.Connection][]byte
 	flows   []reader.Flow
+	spoilt  bool // it goes on from a checkpoint that was red
 }
 
 // process is one process that runs the job, for one incarnation or more.
@@ -129,7 +131,7 @@ func (undying) Close() error { return nil }
 
 // newWorld makes the world of a seed.
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0x3a17)), began: time.Now(), limit: 30 * time.Second, airborne: map[uint64]bool{}, aliases: map[string]string{}, files: map[string]int{}, refused: map[inflight.CheckpointID]bool{}, committed: map[inflight.CheckpointID]*evidence{}, incarnations: map[inflight.Epoch]*incarnation{}}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0x3a17)), began: time.Now(), limit: 30 * time.Second, airborne: map[uint64]bool{}, aliases: map[string]string{}, files: map[string]int{}, refused: map[attempt]bool{}, committed: map[inflight.CheckpointID]*evidence{}, incarnations: map[inflight.Epoch]*incarnation{}}
 	r := w.rng
 	w.disk = mem.New(mem.Options{ObjectStore: r.IntN(2) == 0, HeldUntilFinish: r.IntN(3) == 0})
 	w.slow = time.Duration(1+r.IntN(2000)) * time.Microsecond
@@ -379,7 +381,7 @@ func (w *world) begins(s dataflow.Store) *incarnation {
 		w.prove(base) // who committed it has not lived to hear of it
 	}
 	if e := w.committed[base]; e != nil {
-		n.flows = e.flows
+		n.flows, n.spoilt = e.flows, e.red
 		for c, h := range e.by.history {
 			n.history[c] = h[:len(h):len(h)]
 		}
@@ -511,6 +513,7 @@ func (w *world) prove(id inflight.CheckpointID) {
 	fail := func(format string, args ...any) {
 		w.red = append(w.red, fmt.Sprintf("checkpoint %d: ", id)+fmt.Sprintf(format, args...))
 	}
+	red := len(w.red)
 	r := reader.Open(undying{w.disk}, job, reader.Options{})
 	defer r.Close()
 	c, err := r.Checkpoint(context.Background(), format.CheckpointDir(id))
@@ -538,7 +541,7 @@ func (w *world) prove(id inflight.CheckpointID) {
 	n.flows = report.Flows
 	n.digest(c, fail)
 	w.proven++
-	w.committed[id] = &evidence{n, report.Flows}
+	w.committed[id] = &evidence{n, report.Flows, len(w.red) > red}
 }
 
 // digest compares what was captured with what was emitted.
@@ -596,7 +599,7 @@ func (s *simStore) Begin(reason string) (dataflow.Slot, error) {
 		return nil, err
 	}
 	s.p.w.touched()
-	return &simSlot{k, s.p}, nil
+	return &simSlot{k, s.p, s.n}, nil
 }
 
 func (s *simStore) Retire() {
@@ -613,6 +616,14 @@ func (s *simStore) Writer(t inflight.Task) (dataflow.CaptureWriter, error) {
 type simSlot struct {
 	dataflow.Slot
 	p *process
+	n *incarnation
+}
+
+// attempt is a checkpoint of one incarnation. Where it was not decided, another one
+// may use its id again.
+type attempt struct {
+	by *incarnation
+	id inflight.CheckpointID
 }
 
 func (k *simSlot) Commit(c dataflow.Completed, done func(dataflow.Committed, error)) {
@@ -621,7 +632,7 @@ func (k *simSlot) Commit(c dataflow.Completed, done func(dataflow.Committed, err
 		case err == nil:
 			k.p.w.prove(k.ID())
 		case errors.Is(err, dataflow.ErrCheckFailed):
-			k.p.w.refused[k.ID()] = true
+			k.p.w.refused[attempt{k.n, k.ID()}] = true
 		}
 		k.p.w.end(k.p, fmt.Sprint("commit ", k.ID()), func() { done(d, err) })
 	})
