@@ -111,10 +111,11 @@ func (p *pool) dial(ctx context.Context) (*client, error) {
 		c.stop()
 		return c, inflight.ErrClosed
 	}
-	done := make(chan error, 1)
-	p.background.Go(func() { done <- c.open(ctx) })
+	var err error
+	opened := make(chan struct{})
+	p.background.Go(func() { err = c.open(ctx); close(opened) })
 	select {
-	case err := <-done:
+	case <-opened:
 		if err != nil {
 			c.kill(err)
 			c.end()
@@ -122,10 +123,7 @@ func (p *pool) dial(ctx context.Context) (*client, error) {
 		return c, err
 	case <-ctx.Done():
 		c.kill(ctx.Err())
-		p.background.Go(func() {
-			<-done
-			c.end()
-		})
+		p.background.Go(func() { <-opened; c.end() })
 		return c, ctx.Err()
 	}
 }
