@@ -48,7 +48,7 @@ func (k *keys) ready(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = k.Get() // its error is that of the request
+		_, _ = k.GetWithContext(nil) // its error is that of the request
 	}()
 	select {
 	case <-done:
