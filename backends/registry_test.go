@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestOpenRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ url, cause, mend string }{
 		"nothing":        {"", "no URL", "give a directory or a URL"},
-		"unknown scheme": {"gopher://hole", `no backend for "gopher://"`, "known here: file, mem"},
+		"unknown scheme": {"gopher://hole", `no backend for "gopher://"`, "known here: file, "},
 		"a password":     {"s3://user:hunter2@bucket", "a password in the URL", "environment"},
 		"unparsable":     {"s3://user:hunter2@%zz", "cannot be parsed", "escape"},
 	} {
