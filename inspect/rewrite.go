@@ -144,7 +144,7 @@ func (i *Inspector) Rewrite(ctx context.Context, t *Target, dst string, o Rewrit
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer func() { _ = done() }()
 	if !o.DryRun {
 		err = run(ctx, b, base)
 	}

@@ -51,9 +51,6 @@ type pipeline struct {
 	ending sync.Once
 }
 
-// bounded reports whether the data ends.
-func (p *pipeline) bounded() bool { return p.records >= 0 || p.limit > 0 || p.input != "" }
-
 // graph builds the job.
 func (p *pipeline) graph() *dataflow.Graph {
 	p.ended = make(chan struct{})
