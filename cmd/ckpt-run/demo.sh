@@ -17,8 +17,9 @@ bold='' dim='' green='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' plain=$'\e[0m'; fi
 title() { printf '\n%s== %s%s\n' "$bold" "$1" "$plain"; }
 say() { printf '%s\n' "$@"; }
+exec 3>&1 # so that the command is shown where only a part of its output is
 show() {
-  printf '%s$ %s%s\n' "$dim" "$*" "$plain"
+  printf '%s$ %s%s\n' "$dim" "$*" "$plain" >&3
   (cd "$dir" && PATH="$dir:$PATH" "$@" 2>>log)
 }
 # checkpoint N: the table of checkpoint N out of what a run prints
