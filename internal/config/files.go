@@ -24,7 +24,7 @@ const maxDepth = 20
 const envPrefix = "SPILLWAY_"
 
 // notOptions are variables of that prefix which mean something else.
-var notOptions = map[string]bool{"SPILLWAY_CRASH": true}
+var notOptions = map[string]bool{"SPILLWAY_CRASH": true, "SPILLWAY_SEEDS": true, "SPILLWAY_E2E": true}
 
 // EnvName is the environment variable of an option.
 func (o *Option) EnvName() string {
