@@ -33,7 +33,7 @@ func tell(t *testing.T, args ...string) story {
 }
 
 // told reads lines of JSON.
-func told(t *testing.T, lines []byte) (s story) {
+func told(t testing.TB, lines []byte) (s story) {
 	for line := range bytes.Lines(lines) {
 		var of struct {
 			Event string `json:"event"`
@@ -74,7 +74,7 @@ func completed(l checkpointLine) bool { return l.State == "completed" }
 func gone(l checkpointLine) bool { return l.Reason == "source-gone" }
 
 // exact checks that no record was lost or counted twice.
-func (s *story) exact(t *testing.T) {
+func (s *story) exact(t testing.TB) {
 	require.Zero(t, s.code, s.log)
 	require.NotZero(t, s.result.Emitted)
 	require.Equal(t, []uint64{s.result.Emitted, 0, 0}, []uint64{s.result.Counted, s.result.Lost, s.result.Duplicated})
