@@ -69,7 +69,8 @@ type cluster struct {
 	dir    string
 	cmd    *exec.Cmd
 	stdin  io.Closer
-	ended  chan error
+	ended  chan struct{}
+	err    error // of the process, when it has ended
 	env    map[string]string
 	trees  atomic.Int64
 }
@@ -129,13 +130,13 @@ func (c *cluster) start() (err error) {
 	if err := c.cmd.Start(); err != nil {
 		return err
 	}
-	c.ended = make(chan error, 1)
-	go func() { c.ended <- c.cmd.Wait() }()
+	c.ended = make(chan struct{})
+	go func() { c.err = c.cmd.Wait(); close(c.ended) }()
 	for limit := time.Now().Add(3 * time.Minute); !c.readEnv(); {
 		select {
-		case err := <-c.ended:
+		case <-c.ended:
 			log, _ := os.ReadFile(filepath.Join(c.dir, "log"))
-			return fmt.Errorf("HDFS does not start: %w: %s", err, log)
+			return fmt.Errorf("HDFS does not start: %w: %s", c.err, log)
 		case <-time.After(50 * time.Millisecond):
 			if time.Now().After(limit) {
 				_ = c.cmd.Process.Kill()
@@ -166,9 +167,7 @@ func (c *cluster) stop() {
 		return
 	}
 	_ = c.cmd.Process.Kill() // it has nothing to save
-	if c.failed == nil {
-		<-c.ended
-	}
+	<-c.ended
 	_ = os.RemoveAll(c.dir)
 }
 
