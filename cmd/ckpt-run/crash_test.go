@@ -31,7 +31,8 @@ import (
 var thorough = os.Getenv("SPILLWAY_CRASH") != ""
 
 // The scheme of a store that has its process stopped at an operation: it says
-// so, and goes on when it has got a byte on its stdin. pausing:///dir?at=12, or ?at=12&after=1 behind it.
+// so, and goes on when it has got a byte on its stdin. pausing:///dir?at=12, or ?at=12&after=1 behind it,
+// or ?at=2&of=remove.
 func init() {
 	backends.Register("pausing", func(ctx context.Context, u *url.URL) (backends.Backend, error) {
 		b, err := backends.Open(ctx, u.Path)
@@ -43,11 +44,15 @@ func init() {
 			return nil, err
 		}
 		after := u.Query().Has("after")
-		return wrap.NewFaults(b, wrap.Rule{When: wrap.AtOp(at), Then: func(_ context.Context, _ *wrap.Faults, _ *wrap.Call, do func() error) (err error) {
+		when := wrap.AtOp(at)
+		if op := wrap.Op(u.Query().Get("of")); op != "" {
+			when = wrap.Nth(at, wrap.On(op))
+		}
+		return wrap.NewFaults(b, wrap.Rule{When: when, Then: func(_ context.Context, _ *wrap.Faults, c *wrap.Call, do func() error) (err error) {
 			if after {
 				err = do()
 			}
-			fmt.Fprintln(os.Stderr, "at rest")
+			fmt.Fprintln(os.Stderr, "at rest:", c.Op, c.Name)
 			if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
 				return err
 			}
