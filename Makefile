@@ -35,11 +35,13 @@ test: fmt-check vet lint ## what CI runs: formatting, vet, linters, all tests wi
 	   SPILLWAY_SEEDS=2000 go test -json -count=1 -run 'Model|Flip|TestExperiment$$|TestExercises$$|FreezeIsShort|AllocatesNothing|TestSimulation$$' ./catalog ./format ./dataflow ./writer ./internal/attach || rc=1; \
 	   go -C tools test -json -count=1 ./... || rc=1; \
 	   e2e/browser/install.sh || rc=1; \
+	   e2e/servers/fetch.sh || rc=1; \
 	   go -C e2e test -json -count=1 -p 1 -timeout 30m ./... || rc=1; \
 	   exit $$rc; } | go run -C tools ./testsum -left-out $(CURDIR)/build/left-out
 
 e2e: ## only the tests against real systems: Flink, S3 servers, HDFS, a browser (part of test)
 	e2e/browser/install.sh
+	e2e/servers/fetch.sh
 	go -C e2e test -count=1 -p 1 -timeout 30m ./...
 
 servers-up: ## the S3 servers, for work by hand (SERVERS=... chooses)
