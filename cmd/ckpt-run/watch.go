@@ -70,7 +70,9 @@ func (x *runner) noted(r dataflow.CheckpointResult, l checkpointLine) {
 		x.refresh()
 	}
 	if x.monitor != nil {
-		x.monitor.Checkpoint(r, l.State, l)
+		brief := l
+		brief.Subtasks = []subtaskLine{}
+		x.monitor.Checkpoint(r, l.State, l, brief)
 	}
 	switch {
 	case r.Decision == "":

@@ -44,11 +44,12 @@ type Monitor struct {
 	rates       rates
 }
 
-// entry is a checkpoint: what happened, and the line that says so.
+// entry is a checkpoint: what happened, without acknowledgements, and the line
+// that says so. The brief one leaves the subtasks out, of which there may be many.
 type entry struct {
-	result dataflow.CheckpointResult
-	line   any
-	at     time.Time
+	result      dataflow.CheckpointResult
+	line, brief any
+	at          time.Time
 }
 
 // New returns a monitor of a job.
@@ -59,8 +60,8 @@ func New(o Options) *Monitor {
 }
 
 // Checkpoint takes in how a checkpoint went. line is what docs/json.md has of
-// it, state its state there.
-func (m *Monitor) Checkpoint(r dataflow.CheckpointResult, state string, line any) {
+// it, brief the same without subtasks, state its state there.
+func (m *Monitor) Checkpoint(r dataflow.CheckpointResult, state string, line, brief any) {
 	m.metrics.checkpoint(r, state)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +69,8 @@ func (m *Monitor) Checkpoint(r dataflow.CheckpointResult, state string, line any
 	if r.Completed {
 		m.completed = time.Now()
 	}
-	m.checkpoints = append(m.checkpoints, entry{r, line, time.Now()})
+	r.Acks = nil
+	m.checkpoints = append(m.checkpoints, entry{r, line, brief, time.Now()})
 	if n := len(m.checkpoints); n > kept {
 		m.checkpoints = slices.Delete(m.checkpoints, 0, n-kept)
 	}

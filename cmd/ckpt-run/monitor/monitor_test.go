@@ -72,16 +72,17 @@ func TestCheckpoints(t *testing.T) {
 	require.JSONEq(t, `{"counts":{},"success_rate":null,"latest":{"completed":null,"savepoint":null,"failed":null,"restored":null},"history":[]}`, get(t, m, "/checkpoints", 200))
 
 	m.Restored(map[string]int{"checkpoint": 0})
-	m.Checkpoint(completed(1, 100), "completed", line{1, "completed"})
-	m.Checkpoint(dataflow.CheckpointResult{ID: 2, Reason: dataflow.ReasonOverBudget, Cause: inflight.ErrOverBudget}, "declined", line{2, "declined"})
+	m.Checkpoint(completed(1, 100), "completed", line{1, "completed"}, line{1, "completed"})
+	m.Checkpoint(dataflow.CheckpointResult{ID: 2, Reason: dataflow.ReasonOverBudget, Cause: inflight.ErrOverBudget}, "declined", line{2, "declined"}, line{2, "declined"})
 	save := completed(3, 300)
 	save.Savepoint = true
-	m.Checkpoint(save, "completed", line{3, "completed"})
-	m.Checkpoint(completed(4, 100), "completed", line{4, "completed"})
+	m.Checkpoint(save, "completed", line{3, "completed"}, line{3, "completed"})
+	m.Checkpoint(completed(4, 100), "completed", line{4, "completed, in full"}, line{4, "completed"})
 	require.JSONEq(t, `{"counts":{"completed":3,"declined":1},"success_rate":0.75,
-		"latest":{"completed":{"id":4,"state":"completed"},"savepoint":{"id":3,"state":"completed"},"failed":{"id":2,"state":"declined"},"restored":{"checkpoint":0}},
+		"latest":{"completed":{"id":4,"state":"completed, in full"},"savepoint":{"id":3,"state":"completed"},"failed":{"id":2,"state":"declined"},"restored":{"checkpoint":0}},
 		"history":[{"id":4,"state":"completed"},{"id":3,"state":"completed"},{"id":2,"state":"declined"},{"id":1,"state":"completed"}]}`, get(t, m, "/checkpoints", 200))
 	require.JSONEq(t, `{"id":2,"state":"declined"}`, get(t, m, "/checkpoints/2", 200))
+	require.JSONEq(t, `{"id":4,"state":"completed, in full"}`, get(t, m, "/checkpoints/4", 200))
 	require.Contains(t, get(t, m, "/checkpoints/9", 404), "checkpoint 9 is not remembered")
 	require.Contains(t, get(t, m, "/checkpoints/x", 400), "number")
 }
@@ -90,7 +91,7 @@ func TestCheckpointsAreForgotten(t *testing.T) {
 	seconds := 1
 	m := New(slow(&seconds, 1))
 	for i := range kept + 10 {
-		m.Checkpoint(completed(i, 100), "completed", line{i, "completed"})
+		m.Checkpoint(completed(i, 100), "completed", line{i, "completed"}, line{i, "completed"})
 	}
 	get(t, m, "/checkpoints/9", 404)
 	get(t, m, "/checkpoints/10", 200)
@@ -100,7 +101,7 @@ func TestCheckpointsAreForgotten(t *testing.T) {
 func TestState(t *testing.T) {
 	seconds := 1
 	m := New(slow(&seconds, 2))
-	m.Checkpoint(completed(1, 100), "completed", line{1, "completed"})
+	m.Checkpoint(completed(1, 100), "completed", line{1, "completed"}, line{1, "completed"})
 	ask := func() (s state) {
 		require.NoError(t, json.Unmarshal([]byte(get(t, m, "/state", 200)), &s))
 		return s
@@ -147,9 +148,9 @@ func TestBottleneck(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	seconds := 1
 	m := New(slow(&seconds, 1))
-	m.Checkpoint(completed(1, 100), "completed", line{})
-	m.Checkpoint(completed(2, 300), "completed", line{})
-	m.Checkpoint(dataflow.CheckpointResult{ID: 3, Reason: dataflow.ReasonTimeout}, "failed", line{})
+	m.Checkpoint(completed(1, 100), "completed", line{}, line{})
+	m.Checkpoint(completed(2, 300), "completed", line{}, line{})
+	m.Checkpoint(dataflow.CheckpointResult{ID: 3, Reason: dataflow.ReasonTimeout}, "failed", line{}, line{})
 	m.FellBack()
 	m.Restarted()
 	m.Accounted(2, []reader.Flow{{From: inflight.Task{Vertex: "source"}, To: inflight.Task{Vertex: "count"}, Input: 3, Output: 4}})
@@ -222,17 +223,21 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-// BenchmarkState is how long the page of 1,000 subtasks and 100 checkpoints
-// takes.
+// BenchmarkState is how long the answers take with 1,000 subtasks and as many
+// checkpoints as are remembered.
 func BenchmarkState(b *testing.B) {
 	seconds := 1
 	m := New(slow(&seconds, 500))
-	for i := range 100 {
-		m.Checkpoint(completed(i, 100), "completed", line{i, "completed"})
+	for i := range kept {
+		m.Checkpoint(completed(i, 100), "completed", line{i, "completed"}, line{i, "completed"})
 	}
 	h := m.Handler()
-	for b.Loop() {
-		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(b.Context(), http.MethodGet, "/state", nil))
+	for _, path := range []string{"/state", "/checkpoints", "/metrics"} {
+		b.Run(path, func(b *testing.B) {
+			for b.Loop() {
+				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(b.Context(), http.MethodGet, path, nil))
+			}
+		})
 	}
 }
 

@@ -106,7 +106,7 @@ func (m *Monitor) overview() overview {
 		o.Counts[state] = n
 	}
 	for _, e := range slices.Backward(m.checkpoints) {
-		o.History = append(o.History, e.line)
+		o.History = append(o.History, e.brief)
 		switch {
 		case !e.result.Completed:
 			o.Latest.Failed = first(o.Latest.Failed, e.line)
@@ -216,7 +216,7 @@ func (m *Monitor) state() state {
 		s.Edges = append(s.Edges, x)
 	}
 	for _, e := range m.checkpoints[max(0, len(m.checkpoints)-shown):] {
-		s.Checkpoints = append(s.Checkpoints, checkpointState{e.at.UnixMilli(), e.line})
+		s.Checkpoints = append(s.Checkpoints, checkpointState{e.at.UnixMilli(), e.brief})
 	}
 	return s
 }

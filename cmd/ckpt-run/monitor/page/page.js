@@ -3,6 +3,8 @@
 (() => {
   const $ = id => document.getElementById(id);
   const open = new Set(); // ids whose subtasks are shown
+  const details = new Map(); // their checkpoints, with subtasks, by id
+  let latest; // what was shown last
 
   const el = (tag, attrs = {}, ...children) => {
     const e = document.createElement(tag);
@@ -68,9 +70,27 @@
     return el("table", {}, el("thead", {}, el("tr", {}, ...head.map((h, i) => el("th", { scope: "col", class: i && i < 7 ? "n" : "" }, h)))), el("tbody", {}, ...body));
   }
 
+  // toggle shows the subtasks of a checkpoint, or hides them.
+  async function toggle(id) {
+    if (open.has(id)) {
+      open.delete(id);
+      details.delete(id);
+    } else {
+      open.add(id);
+      table(latest);
+      try {
+        const answer = await fetch("/checkpoints/" + id, { cache: "no-store" });
+        details.set(id, answer.ok ? await answer.json() : { subtasks: [] });
+      } catch (e) {
+        open.delete(id); // the job has ended
+      }
+    }
+    table(latest);
+  }
+
   let drawn = "";
   function table(s) {
-    const key = JSON.stringify(s.checkpoints.map(c => [c.at, c.line.id])) + [...open];
+    const key = JSON.stringify(s.checkpoints.map(c => [c.at, c.line.id])) + [...open] + "/" + [...details.keys()];
     if (key === drawn) return;
     drawn = key;
     const focus = document.activeElement && document.activeElement.id;
@@ -78,10 +98,11 @@
     for (const { line: l } of [...s.checkpoints].reverse()) {
       const id = "c" + l.id, shown = open.has(l.id);
       const button = el("button", { id, "aria-expanded": String(shown), "aria-controls": "d" + l.id, "aria-label": "subtasks of checkpoint " + l.id }, (shown ? "▾ " : "▸ ") + l.id);
-      button.onclick = () => { if (shown) open.delete(l.id); else open.add(l.id); table(s); };
+      button.onclick = () => toggle(l.id);
       rows.push(el("tr", {}, el("td", {}, button), cell(l.kind === "savepoint" ? "savepoint " + l.state : l.state, 0, l.state), cell(l.alignment), cell(ms(l.duration_ms), 1),
         cell(bytes(l.size_bytes), 1), cell(bytes(l.channel_state_bytes), 1), cell(String(l.files), 1), cell(l.reason || l.decision || "")));
-      if (shown) rows.push(el("tr", { class: "detail", id: "d" + l.id }, el("td", { colspan: "8" }, l.subtasks.length ? subtasks(l) : "no subtask has acknowledged it")));
+      const detail = details.get(l.id);
+      if (shown && detail) rows.push(el("tr", { class: "detail", id: "d" + l.id }, el("td", { colspan: "8" }, detail.subtasks.length ? subtasks(detail) : "no subtask has acknowledged it")));
     }
     if (rows.length) $("rows").replaceChildren(...rows);
     if (focus && $(focus)) $(focus).focus();
@@ -114,7 +135,7 @@
     try {
       const answer = await fetch("/state", { cache: "no-store" });
       if (!answer.ok) throw new Error(answer.statusText);
-      const s = await answer.json();
+      const s = latest = await answer.json();
       figures(s); pipeline(s); table(s); draw(s);
       put("status", "running for " + Math.round(s.uptime_seconds) + " s");
       $("status").className = "";
