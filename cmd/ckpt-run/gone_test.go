@@ -158,9 +158,10 @@ func TestSourceGoneFromTheStart(t *testing.T) {
 // and snapshot their positions, without any option, while the queues drain.
 func TestSourceDisconnects(t *testing.T) {
 	t.Parallel()
-	r := newTrial(t, 12_000)
-	s := tell(t, "unaligned", "--input", r.input, "--output", r.output, "--sleep", "100us", "--set", "network.buffer-size=1kb", "--interval", "50ms",
-		"--store", r.store, "--fault", "source:0:disconnect@150ms+600ms", "--fault", "source:1:disconnect@150ms+600ms")
+	r := newTrial(t, 3000)
+	s := tell(t, "unaligned", "--input", r.input, "--output", r.output, "--sleep", "100us", "--interval", "50ms", "--store", r.store,
+		"--set", "network.buffer-size=1kb", "--set", "network.output-buffers=6", "--set", "network.buffers-per-channel=3",
+		"--fault", "source:0:disconnect@150ms+600ms", "--fault", "source:1:disconnect@150ms+600ms")
 	s.exact(t)
 	r.exact()
 	require.Equal(t, len(s.checkpoints), len(s.with(completed)), s.log)
