@@ -81,8 +81,8 @@ func (s *story) exact(t testing.TB) {
 }
 
 // silent is a source that says nothing more from 150 ms on, and is gone from
-// 400 to 900 ms.
-const silent = "unaligned --sleep 200us --set network.buffer-size=2kb --interval 50ms --duration 1100ms --fault source:0:stall@150ms+800ms --fault source:0:gone@400ms+500ms"
+// 900 to 1,400 ms.
+const silent = "unaligned --sleep 200us --set network.buffer-size=2kb --interval 50ms --duration 1600ms --fault source:0:stall@150ms+1300ms --fault source:0:gone@900ms+500ms"
 
 // TestSourceGone: a checkpoint fails without a source that is gone, unless the
 // option allows it: then it is partial, and restores exactly.
@@ -130,8 +130,8 @@ func TestSourceGone(t *testing.T) {
 // since its last checkpoint would come again; with the option, too, a checkpoint fails.
 func TestSourceGoneAfterRecords(t *testing.T) {
 	t.Parallel()
-	s := tell(t, strings.Fields("unaligned --sleep 100us --interval 400ms --duration 1300ms --set network.buffer-size=2kb --store "+t.TempDir()+
-		" --set unaligned.allow-without-source=true --fault source:0:gone@700ms+300ms")...)
+	s := tell(t, strings.Fields("unaligned --sleep 100us --interval 400ms --duration 1900ms --set network.buffer-size=2kb --store "+t.TempDir()+
+		" --set unaligned.allow-without-source=true --fault source:0:gone@700ms+900ms")...)
 	s.exact(t)
 	failed := s.with(gone)
 	require.NotEmpty(t, failed)

@@ -153,7 +153,7 @@ func TestTrigger(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			store := t.TempDir()
-			s := tell(t, strings.Fields(tc.args+" --sleep 1ms --interval 100ms --duration 400ms --store "+store+
+			s := tell(t, strings.Fields(tc.args+" --sleep 1ms --interval 100ms --duration 700ms --store "+store+
 				" --set unaligned.enabled=true --set unaligned.trigger=auto --set checkpoint.retained=50")...)
 			s.exact(t)
 			decided := s.with(func(l checkpointLine) bool { return l.Decision != "" && completed(l) })
