@@ -57,8 +57,6 @@ func travel(l checkpointLine) (longest float64) {
 	return longest
 }
 
-func channelState(l checkpointLine) float64 { return float64(l.ChannelStateBytes) }
-
 func files(l checkpointLine) float64 { return float64(l.Files) }
 
 // symptoms are the rows, by their first cells.
