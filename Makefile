@@ -20,7 +20,7 @@ REWRITERS = $(shell grep -rlE '"rewrite"|cockroachdb/datadriven"' --include='*_t
 .PHONY: help demo check test e2e servers-up servers-down race fuzz bench golden lint crash fmt-check vet
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r verb what; do printf '%-10s %s\n' "$$verb" "$$what"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r verb what; do printf '%-10s %s\n' "$$verb" "$$what"; done
 
 demo: ## checkpoints that wait, overtake and switch; kill -9, restore, exact counts; and what lies in the files (under two minutes)
 	./cmd/ckpt-run/demo.sh

@@ -76,6 +76,7 @@ func parse(rawURL string) (*url.URL, error) {
 		return nil, &inflight.Error{Op: "open", Object: "URL", Err: fmt.Errorf("%w: it cannot be parsed", inflight.ErrConfig), Mend: "escape special characters"}
 	}
 	if _, secret := u.User.Password(); secret {
+		u.RawQuery = "" // where one secret stands there may be two
 		return nil, &inflight.Error{Op: "open", Object: u.Redacted(), Err: fmt.Errorf("%w: a password in the URL", inflight.ErrConfig),
 			Mend: "give secrets by environment, profile file or ticket cache"}
 	}

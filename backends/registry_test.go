@@ -20,6 +20,7 @@ func TestOpenRefuses(t *testing.T) {
 		"nothing":        {"", "no URL", "give a directory or a URL"},
 		"unknown scheme": {"gopher://hole", `no backend for "gopher://"`, "known here: file, "},
 		"a password":     {"s3://user:hunter2@bucket", "a password in the URL", "environment"},
+		"two of them":    {"s3://user:hunter2@bucket?secret_key=hunter2", "a password in the URL", "environment"},
 		"unparsable":     {"s3://user:hunter2@%zz", "cannot be parsed", "escape"},
 	} {
 		t.Run(name, func(t *testing.T) {
