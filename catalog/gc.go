@@ -131,7 +131,7 @@ func (p *Plan) refused(l *Log) error {
 	for i := range p.Items {
 		p.Items[i].Delete = false
 	}
-	return &inflight.Error{Op: "gc", Object: l.path(""), Err: p.Damage, Mend: "nothing is deleted while a kept checkpoint is damaged: repair it, or start from an older one with catalog.StartOptions.AllowOlder"}
+	return &inflight.Error{Op: "gc", Object: l.path(""), Err: p.Damage, Mend: "nothing is deleted while a kept checkpoint is damaged: repair it, or start from an older one with restore.allow-older (in code, catalog.StartOptions.AllowOlder)"}
 }
 
 // readAllKept reads the tip and all that it keeps: what they refer to must not

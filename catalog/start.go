@@ -120,7 +120,7 @@ func (l *Log) topIs(ctx context.Context, want func(int64) bool) bool {
 func mendStart(err error) string {
 	switch {
 	case errors.Is(err, inflight.ErrDamaged):
-		return "repair it, or start from an older one with catalog.StartOptions.AllowOlder"
+		return "repair it, or start from an older one with restore.allow-older (in code, catalog.StartOptions.AllowOlder)"
 	case errors.Is(err, inflight.ErrRetired):
 		return "ask for one that is kept"
 	}
