@@ -202,7 +202,7 @@ func newClinic(t *testing.T) *clinic {
 
 // shared returns a directory that every user can enter.
 func shared(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "ckpt-run-test")
+	dir, err := os.MkdirTemp("", "symptoms-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o755))
