@@ -13,8 +13,11 @@ type Graph struct {
 	// MaxParallelism is how many key groups there are. It must not change
 	// between a checkpoint and its restore.
 	MaxParallelism int
-	vertices       []*vertex
-	err            error
+	// Records says what the records are. Manifests have it, and a checkpoint with
+	// records of another kind is not restored.
+	Records  string
+	vertices []*vertex
+	err      error
 }
 
 type vertex struct {

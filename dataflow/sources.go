@@ -81,6 +81,7 @@ type LineFile struct {
 	size     int64
 	at       *Value[int64]
 	lines    *Value[int64] // emitted so far
+	length   *Value[int64] // of the file, which the ranges depend on; -1: not known yet
 	buf      []byte
 	bufStart int64
 }
@@ -99,9 +100,17 @@ func (f *LineFile) Open(c *Context) (err error) {
 	if f.lines, err = NewValue(c, "lines", Int64, 0); err != nil {
 		return err
 	}
+	if f.length, err = NewValue(c, "length", Int64, -1); err != nil {
+		return err
+	}
 	if err := f.connect(); err != nil {
 		return err
 	}
+	if f.length.V >= 0 && f.length.V != f.size {
+		return &inflight.Error{Op: "restore", Object: c.Task.String(), Mend: "give it the file that the checkpoint had read, or start afresh",
+			Err: fmt.Errorf("%w: the file has %d bytes, and had %d", inflight.ErrMismatch, f.size, f.length.V)}
+	}
+	f.length.V = f.size
 	i, n := int64(c.Task.Subtask), int64(c.Parallelism)
 	begin := f.size * i / n
 	f.end = f.size * (i + 1) / n

@@ -102,6 +102,22 @@ func TestLineFileBecomesShorter(t *testing.T) {
 	require.ErrorIs(t, err, inflight.ErrTorn)
 }
 
+// TestLineFileIsAnother: the ranges of the subtasks depend on the length of the file.
+func TestLineFileIsAnother(t *testing.T) {
+	file := func(text string) Source {
+		return &LineFile{Connect: func() (io.ReaderAt, int64, error) { return strings.NewReader(text), int64(len(text)), nil }}
+	}
+	_, state, err := pull(t, file("a\nb\nc\n"), inflight.Task{}, 1, 1, nil)
+	require.NoError(t, err)
+	for _, text := range []string{"a\nb\n", "a\nb\nc\nd\n", ""} {
+		_, _, err = pull(t, file(text), inflight.Task{}, 1, 9, state)
+		require.ErrorIs(t, err, inflight.ErrMismatch, text)
+		require.ErrorContains(t, err, "give it the file that the checkpoint had read")
+	}
+	_, _, err = pull(t, file("a\nb\nc\n"), inflight.Task{}, 1, 9, state)
+	require.NoError(t, err)
+}
+
 func TestKeysOfLines(t *testing.T) {
 	require.Equal(t, "x", string(JSONKey("id")([]byte(`{"id":"x","n":1}`)).Bytes))
 	require.Equal(t, "1", string(JSONKey("n")([]byte(`{"id":"x","n":1}`)).Bytes))

@@ -61,6 +61,7 @@ func (p *pipeline) graph() *dataflow.Graph {
 	payload, text := p.payloadKey()
 	key := keyed(payload)
 	g := dataflow.NewGraph()
+	g.Records = p.kind()
 	numbered := func(index int, make func(*source) dataflow.Source) dataflow.Source {
 		s := &source{payload: payload, index: index, counts: p.parallelism, limit: p.limit, ending: func() { p.ending.Do(func() { close(p.ended) }) }}
 		s.Source = make(s)
@@ -86,6 +87,17 @@ func (p *pipeline) graph() *dataflow.Graph {
 		return dataflow.ScriptedOperator(p.sink(), p.faults)
 	}, dataflow.From(vertexCount, dataflow.Forward()))
 	return g
+}
+
+// kind says what the records are.
+func (p *pipeline) kind() string {
+	switch {
+	case p.field != "":
+		return "lines by field " + strconv.Quote(p.field)
+	case p.input != "":
+		return "lines"
+	}
+	return "numbered keys"
 }
 
 // payloadKey returns the key of a payload, and how a key is written.

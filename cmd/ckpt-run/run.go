@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -73,8 +74,13 @@ func (a *app) run(ctx context.Context, flags *pflag.FlagSet, args []string) (err
 	x.log = slog.New(slog.NewTextHandler(logWriter{x.report, a.stderr}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	a.pipeline.log = x.log
 	x.graph = a.graph()
-	if err := x.config.CheckGraph(x.graph); err != nil {
+	if err := errors.Join(x.config.CheckGraph(x.graph), x.checkFaults()); err != nil {
 		return err
+	}
+	if x.restore == "none" {
+		if err := x.checkOutput(); err != nil {
+			return err
+		}
 	}
 	x.wire()
 	b, where, err := x.openStore(ctx)
@@ -133,9 +139,33 @@ func (a *app) check(flags *pflag.FlagSet, args []string) (err error) {
 		if err != nil {
 			return &inflight.Error{Op: "open", Object: a.input, Err: err}
 		}
-		return f.Close()
+		defer f.Close()
+		if st, err := f.Stat(); err != nil || st.IsDir() {
+			return usage("--input %s: a file is wanted", a.input)
+		}
 	}
 	return nil
+}
+
+// checkFaults refuses faults of subtasks that the job does not have.
+func (x *runner) checkFaults() error {
+	for _, f := range x.pipeline.faults {
+		if !slices.ContainsFunc(x.graph.Vertices(), func(v dataflow.VertexInfo) bool { return v.Name == f.Task.Vertex && f.Task.Subtask < v.Parallelism }) {
+			return usage("--fault: the job has no subtask %s", f.Task)
+		}
+	}
+	return nil
+}
+
+// checkOutput refuses to begin afresh in the output of another run: its counts and
+// ours would be mixed.
+func (x *runner) checkOutput() error {
+	parts, err := filepath.Glob(filepath.Join(x.output, "part-*.tsv"))
+	if x.output == "" || err != nil || len(parts) == 0 {
+		return nil
+	}
+	return &inflight.Error{Op: "begin", Object: x.output, Err: fmt.Errorf("%w: it holds the counts of another run", inflight.ErrConfig),
+		Mend: "choose another directory, or --restore latest with the store of that run"}
 }
 
 var checkpointDir = regexp.MustCompile(`^(.*?)/?([^/]+)/chk-(\d{10})/*$`)
@@ -266,7 +296,7 @@ func (x *runner) execute(ctx context.Context, b backends.Backend) error {
 	job = dataflow.NewJob(x.graph, x.settings.Dataflow, func(ctx context.Context) (dataflow.Store, error) {
 		s, err := joined.Open(ctx)
 		if err == nil {
-			x.opened(s)
+			err = x.opened(s)
 		}
 		return s, err
 	})
@@ -290,7 +320,7 @@ func (x *runner) execute(ctx context.Context, b backends.Backend) error {
 }
 
 // opened is told of each incarnation.
-func (x *runner) opened(s dataflow.Store) {
+func (x *runner) opened(s dataflow.Store) error {
 	_, base := s.Base()
 	x.mu.Lock()
 	first := !x.started
@@ -299,7 +329,9 @@ func (x *runner) opened(s dataflow.Store) {
 	x.mu.Unlock()
 	if first && !base && x.restore == "latest" {
 		x.log.Info("nothing to restore: starting afresh")
+		return x.checkOutput()
 	}
+	return nil
 }
 
 // end sums up.
