@@ -371,6 +371,8 @@ func (x *runner) savepoint(ctx context.Context, job *dataflow.Job) {
 	}
 	switch r, err := job.Savepoint(ctx); {
 	case ctx.Err() != nil:
+	case errors.Is(err, inflight.ErrClosed):
+		x.log.Warn("no savepoint: the run had ended")
 	case err != nil:
 		x.log.Error("savepoint failed", "cause", oneLine(err))
 	default:
