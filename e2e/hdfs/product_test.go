@@ -216,8 +216,9 @@ func TestInspect(t *testing.T) {
 	require.Zero(t, code, text)
 }
 
-// capture captures size bytes as one subtask, in buffers.
-func capture(t testing.TB, b backends.Backend, size int, o writer.Options) (h inflight.Handle, err error) {
+// capture captures size bytes as one subtask, in buffers. midway is called when
+// 16 MiB of them are handed over: the first file is open then.
+func capture(t testing.TB, b backends.Backend, size int, o writer.Options, midway ...func()) (h inflight.Handle, err error) {
 	o.Backend, o.Job = b, "job"
 	pool, err := writer.NewPool(o)
 	require.NoError(t, err)
@@ -228,6 +229,11 @@ func capture(t testing.TB, b backends.Backend, size int, o writer.Options) (h in
 	require.NoError(t, err)
 	buffer := pattern(5, 32<<10)
 	for at := 0; at < size; at += len(buffer) {
+		if at == 16<<20 {
+			for _, f := range midway {
+				f()
+			}
+		}
 		if err = pool.WaitRoom(t.Context(), int64(len(buffer))); err != nil {
 			return h, err
 		}
@@ -247,26 +253,24 @@ func TestRewritten(t *testing.T) {
 	root := c.tree()
 	var retried sync.Map
 	b := c.open(t, root, func(o *hdfs.Options) { o.Replication = 2 })
-	killed := make(chan struct{})
-	go func() {
-		defer close(killed)
-		for range 200 {
+	kill := func() {
+		for {
 			if open := strings.Fields(c.control(t, "open", "path", root)); len(open) > 0 {
 				if nodes := strings.Fields(c.control(t, "blocks", "path", open[0])); len(nodes) > 0 {
 					c.control(t, "dn/kill", "port", strings.TrimPrefix(nodes[len(nodes)-1], "127.0.0.1:"))
 					return
 				}
 			}
+			require.NoError(t, t.Context().Err())
 		}
-	}()
+	}
 	t.Cleanup(func() { c.control(t, "dn/restart") })
 	begun := time.Now()
 	_, err := capture(t, b, 96<<20, writer.Options{MaxBuffered: 64 << 20, TargetFileSize: 32 << 20, Codec: format.CodecNone, Observer: observer(func(e inflight.Event) {
 		if e.Name == inflight.EventFileRetried {
 			retried.Store(time.Since(begun), e.Err)
 		}
-	})})
-	<-killed
+	})}, kill)
 	require.NoError(t, err)
 	count := 0
 	retried.Range(func(at, err any) bool {
