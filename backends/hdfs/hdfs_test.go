@@ -310,7 +310,7 @@ func TestPermissionText(t *testing.T) {
 	require.EqualError(t, err, "read hdfs://nn:8020/x/a: permission denied for user=bob on /x (owner flink, group supergroup, mode 0750): execute is needed (grant access, or set the user in the URL (hdfs://USER@…))")
 }
 
-// TestBackOff waits longer after each failure, and not at all after a success.
+// TestBackOff waits longer after each failure, and begins anew a while after the last.
 func TestBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p pipelines
@@ -332,10 +332,13 @@ func TestBackOff(t *testing.T) {
 		closed := make(chan struct{})
 		close(closed)
 		require.ErrorIs(t, p.wait(t.Context(), closed), inflight.ErrClosed)
-		p.worked()
+		time.Sleep(2*lastPause + 1)
 		begun := time.Now()
 		require.NoError(t, p.wait(t.Context(), nil))
 		require.Zero(t, time.Since(begun))
+		p.failed(begun)
+		require.NoError(t, p.wait(t.Context(), nil))
+		require.LessOrEqual(t, time.Since(begun), firstPause)
 	})
 }
 

@@ -263,7 +263,6 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 	if err := o.publish(ctx, st); err != nil {
 		return backends.Info{}, err
 	}
-	o.b.pipelines.worked()
 	return info(o.name, st), nil
 }
 
@@ -414,7 +413,8 @@ func (o *object) closedError(op string) error {
 }
 
 // pipelines makes new objects wait a while after a datanode was lost, the longer
-// the more often in a row: the namenode names it again until it has missed it.
+// the more often of late: the namenode names it again until it has missed it. An
+// object that succeeds says nothing about that: it had others.
 type pipelines struct {
 	mu    sync.Mutex
 	count int
@@ -435,16 +435,13 @@ func (p *pipelines) failed(begun time.Time) {
 	if begun.Before(p.last) {
 		return
 	}
+	if time.Since(p.last) > 2*lastPause {
+		p.count = 0
+	}
 	pause := min(firstPause<<(3*min(p.count, 3)), lastPause)
 	p.count++
 	p.last = time.Now()
 	p.until = p.last.Add(pause/2 + rand.N(pause/2))
-}
-
-func (p *pipelines) worked() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.count, p.last, p.until = 0, time.Time{}, time.Time{}
 }
 
 func (p *pipelines) wait(ctx context.Context, closed <-chan struct{}) error {
