@@ -1,7 +1,6 @@
 package dataflow
 
 import (
-	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -148,18 +147,14 @@ func BenchmarkQueueDepth(b *testing.B) {
 	}
 }
 
-var pairsFlag = flag.Int("pairs", 0, "how many pairs of 2 s TestCheckpointCost measures")
-
-// TestCheckpointCost compares the CPU time of a record with and without an
-// unaligned checkpoint each second, in pairs of two seconds in turn.
-func TestCheckpointCost(t *testing.T) {
-	if *pairsFlag == 0 {
-		return // an experiment, run by hand
-	}
+// BenchmarkCheckpointCost compares the CPU time of a record with and without an
+// unaligned checkpoint each second, in pairs of two windows of 2 s, in turn.
+// -benchtime 60x measures 60 pairs.
+func BenchmarkCheckpointCost(b *testing.B) {
 	exec := NewGoroutines()
 	end := make(chan error, 1)
 	d, err := Deploy(exec, countGraph(1<<40, 100), Options{Unaligned: true}, &nullStore{exec: exec}, func(err error) { end <- err })
-	require.NoError(t, err)
+	require.NoError(b, err)
 	d.Start()
 	sinks := func() (n uint64) {
 		for task, k := range d.Records() {
@@ -182,9 +177,9 @@ func TestCheckpointCost(t *testing.T) {
 	}
 	window(true)
 	var more, base []float64
-	for i := range *pairsFlag {
+	for b.Loop() {
 		var with, without float64
-		if i%2 == 0 {
+		if len(more)%2 == 0 {
 			with, without = window(true), window(false)
 		} else {
 			without, with = window(false), window(true)
@@ -193,9 +188,12 @@ func TestCheckpointCost(t *testing.T) {
 	}
 	slices.Sort(more)
 	slices.Sort(base)
-	t.Logf("CPU %.0f ns a record; with a checkpoint each second %+.1f %% [quartiles %+.1f, %+.1f]",
-		base[len(base)/2], more[len(more)/2], more[len(more)/4], more[len(more)*3/4])
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(base[len(base)/2], "cpu-ns/record")
+	for i, name := range []string{"more-%-q1", "more-%-p50", "more-%-q3"} {
+		b.ReportMetric(more[len(more)*(i+1)/4], name)
+	}
 	d.Stop(inflight.ErrClosed)
-	require.ErrorIs(t, <-end, inflight.ErrClosed)
+	require.ErrorIs(b, <-end, inflight.ErrClosed)
 	exec.Wait()
 }

@@ -2,9 +2,7 @@ package dataflow
 
 import (
 	"cmp"
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,10 +12,6 @@ import (
 
 	"github.com/spillway-io/spillway/inflight"
 )
-
-// The exercises of the README, in virtual time, stand between two marks there.
-// -rewrite (a flag of datadriven) writes them anew.
-const readme, tablesBegin, tablesEnd = "../README.md", "<!-- exercises -->\n", "<!-- end of exercises -->"
 
 // recordTime is what a sleep of 5 ms takes.
 const recordTime = 5270 * time.Microsecond
@@ -76,31 +70,6 @@ func (r CheckpointResult) switched() string {
 		}
 	}
 	return cmp.Or(strings.Join(names, ", "), "none")
-}
-
-func TestExercises(t *testing.T) {
-	if scarce > 1 {
-		return // make test runs it without -race: one goroutine, and much to do
-	}
-	var out strings.Builder
-	for _, exercise := range []func(*testing.T) *table{
-		exerciseTimeout, exerciseSize, exerciseInputBound, exerciseMixed, exerciseDepth, exerciseDeathLoop,
-	} {
-		x := exercise(t)
-		t.Log(x)
-		fmt.Fprintln(&out, x)
-	}
-	text, err := os.ReadFile(readme)
-	require.NoError(t, err)
-	before, rest, ok := strings.Cut(string(text), tablesBegin)
-	require.True(t, ok)
-	now, after, ok := strings.Cut(rest, tablesEnd)
-	require.True(t, ok)
-	if flag.Lookup("rewrite").Value.String() == "true" {
-		require.NoError(t, os.WriteFile(readme, []byte(before+tablesBegin+out.String()+tablesEnd+after), 0o600))
-		return
-	}
-	require.Equal(t, out.String(), now, "go test ./dataflow -run TestExercises -rewrite")
 }
 
 // What does the aligned timeout do?

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -73,27 +72,6 @@ func TestKeyedStateRefuses(t *testing.T) {
 		back := &Keyed[int64]{codec: Int64, root: &node[int64]{}}
 		require.ErrorIs(t, back.Restore(whole[:n]), inflight.ErrCorrupt, "cut at %d", n)
 	}
-}
-
-// TestFreezeIsShort takes a picture of 100 MB of keyed state while it changes.
-func TestFreezeIsShort(t *testing.T) {
-	if scarce > 1 {
-		return // make test runs it without -race: it measures time
-	}
-	blob := Codec[[1000]byte]{Append: func(dst []byte, v *[1000]byte) []byte { return append(dst, v[:]...) }}
-	s := &Keyed[[1000]byte]{codec: blob, root: &node[[1000]byte]{}}
-	var k [8]byte
-	const keys = 100_000
-	for i := range uint64(keys) {
-		binary.BigEndian.PutUint64(k[:], i)
-		s.Put(Key{k[:], int32(rand.Uint32())})
-	}
-	start := time.Now()
-	f := s.Freeze()
-	took := time.Since(start)
-	require.Less(t, took, 10*time.Millisecond)
-	require.Greater(t, len(encoded(f)), keys*1000)
-	t.Logf("the synchronous part took %v", took)
 }
 
 func BenchmarkKeyedPut(b *testing.B) {

@@ -22,6 +22,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway/e2e/need"
 )
 
 var liveURL = regexp.MustCompile(`http://[^ "]+/`)
@@ -71,16 +73,7 @@ func start(t *testing.T) string {
 
 // browser returns the context of a browser, and what it complained about.
 func browser(t *testing.T) (context.Context, func() []string) {
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil {
-			path = p
-			break
-		}
-	}
-	if path == "" {
-		t.Skip("no browser: install chromium (apt-get install chromium)")
-	}
+	path := need.Tool(t, "the live page", "a browser (Debian: apt-get install chromium)", "chromium", "chromium-browser", "google-chrome")
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1200, 1500))
 	alloc, stop := chromedp.NewExecAllocator(t.Context(), o...)

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway/e2e/need"
 )
 
 // javaDir holds the programs around Flink.
@@ -58,20 +60,7 @@ func TestMain(m *testing.M) {
 // which under CI is an error.
 func requireJava(t testing.TB) {
 	t.Helper()
-	maven, _, _ := strings.Cut(os.Getenv("MVN")+" ", " ")
-	if maven == "" {
-		maven = "mvn"
-	}
-	for tool, mend := range map[string]string{"javac": "a JDK of version 17 or later (Debian: apt-get install openjdk-17-jdk-headless)",
-		maven: "Maven (Debian: apt-get install maven), or set MVN"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			text := fmt.Sprintf("real Flink cannot be run without %s: install %s", tool, mend)
-			if os.Getenv("CI") == "true" {
-				t.Fatal(text)
-			}
-			t.Skip(text)
-		}
-	}
+	need.Java(t, "real Flink")
 	out, err := exec.CommandContext(t.Context(), filepath.Join(javaDir, "run.sh"), "build").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }

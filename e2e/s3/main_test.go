@@ -19,6 +19,7 @@ import (
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/s3"
+	"github.com/spillway-io/spillway/e2e/need"
 	"github.com/spillway-io/spillway/e2e/servers"
 )
 
@@ -71,7 +72,8 @@ func shared(t testing.TB, kind servers.Kind) *servers.Server {
 		return servers.Start(servers.Config{Kind: kind, Dir: filepath.Join(stateDir, string(kind))})
 	}))
 	s, err := start.(func() (*servers.Server, error))()
-	return need(t, s, err)
+	need.Or(t, err)
+	return s
 }
 
 // own starts a server for one test.
@@ -79,23 +81,9 @@ func own(t testing.TB, c servers.Config) *servers.Server {
 	t.Helper()
 	c.Dir = t.TempDir()
 	s, err := servers.Start(c)
-	need(t, s, err)
+	need.Or(t, err)
 	t.Cleanup(s.Stop)
 	return s
-}
-
-// need leaves a test out where its server cannot be had; in CI that is a failure.
-func need(t testing.TB, s *servers.Server, err error) *servers.Server {
-	t.Helper()
-	switch {
-	case err == nil:
-		return s
-	case os.Getenv("CI") == "true":
-		require.NoError(t, err)
-	default:
-		t.Skip(err)
-	}
-	return nil
 }
 
 // each runs a test on all servers.

@@ -101,6 +101,9 @@ func makeBucket(s *servers.Server) error {
 	return c.MakeBucket(context.Background(), "spillway", minio.MakeBucketOptions{})
 }
 
+// endTime is how long a killed server may take to be gone.
+const endTime = 5 * time.Second
+
 // down ends the servers by their ids, and removes what they kept.
 func down() error {
 	dir, err := state()
@@ -119,8 +122,10 @@ func down() error {
 		}
 		if comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(comm), filepath.Dir(name)) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
+			for end := time.Now().Add(endTime); syscall.Kill(pid, 0) == nil && time.Now().Before(end); { // its files are open as long
+				time.Sleep(time.Millisecond)
+			}
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // they close their files
 	return os.RemoveAll(dir)
 }
