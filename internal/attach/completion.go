@@ -66,11 +66,15 @@ type progress struct {
 	emitted  []uint64 // records, into each of its partitions that takes each record once
 }
 
-// base makes a checkpoint that is restored the one to go on from. What cannot be
-// read of it is not held against the next one.
-func (c *completion) base(ctx context.Context, m *format.Manifest, dir string) {
-	flows, _ := c.flows(ctx, m, dir)
-	c.last = &account{flows: flows}
+// base makes a checkpoint that is restored the one to go on from; state is what
+// was read of it for that.
+func (c *completion) base(m *format.Manifest, state map[inflight.Task][]reader.Entry) {
+	c.last = &account{flows: accountOf(m, state)}
+}
+
+// accountOf draws up the account of each connection in bytes.
+func accountOf(m *format.Manifest, state map[inflight.Task][]reader.Entry) []reader.Flow {
+	return reader.Evidence{Topology: m.Topology, Finished: m.Finished, State: state}.Prove()
 }
 
 // accept makes the checkpoint that was checked the last one.
@@ -179,7 +183,7 @@ func (c *completion) flows(ctx context.Context, m *format.Manifest, dir string) 
 		state[h.Task] = slices.AppendSeq(make([]reader.Entry, 0, s.Len()), s.Entries())
 		s.Close()
 	}
-	return reader.Evidence{Topology: m.Topology, Finished: m.Finished, State: state}.Prove(), nil
+	return accountOf(m, state), nil
 }
 
 // sources notes how far each source has come, where it says so.

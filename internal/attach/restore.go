@@ -27,7 +27,6 @@ func (s *store) restore(ctx context.Context) error {
 	if err := s.replay(ctx, s.j.reader.At(base.Manifest, base.Dir), plan, &info); err != nil {
 		return s.j.log.Unreadable(ctx, base, err)
 	}
-	s.check.base(ctx, base.Manifest, base.Dir)
 	if base.Manifest.Mode == format.AtLeastOnce {
 		s.joinCuts()
 	}
@@ -52,6 +51,7 @@ func (s *store) replay(ctx context.Context, c *reader.Checkpoint, plan *restore.
 		return err
 	}
 	defer r.Close()
+	state := make(map[inflight.Task][]reader.Entry, len(plan.Tasks))
 	sinks := make(map[inflight.Task]*sink, len(plan.Tasks))
 	s.restored = make(map[inflight.Task]*dataflow.Restored, len(plan.Tasks))
 	for i := range plan.Tasks {
@@ -60,12 +60,14 @@ func (s *store) replay(ctx context.Context, c *reader.Checkpoint, plan *restore.
 			sinks[t] = newSink(nil)
 			continue
 		}
-		sinks[t] = newSink(slices.Collect(r.Entries(t)))
+		state[t] = slices.Collect(r.Entries(t))
+		sinks[t] = newSink(state[t])
 		s.restored[t] = &sinks[t].Restored
 	}
 	if _, err := r.Run(ctx, func(t inflight.Task) restore.Sink { return sinks[t] }); err != nil {
 		return err
 	}
+	s.check.base(c.Manifest, state)
 	for _, k := range sinks {
 		info.Buffers += uint64(len(k.Restored.Input) + len(k.Restored.Output))
 		info.Bytes += k.bytes
