@@ -60,7 +60,7 @@ var options = []Option{
 		Articles: flinks("aligned-checkpoint.timeout", "alignment.timeout"),
 		Doc:      "0: unaligned from the start; more: aligned first, and from then on unaligned. It switches a checkpoint; only `checkpoint.timeout` discards it"},
 	{Key: "unaligned.trigger", Default: "always", kind: aChoice, values: []string{"always", "auto"},
-		Doc: "`always`: the timeout alone decides; `auto`: a chain of three questions decides, checkpoint by checkpoint (docs/operations.md)"},
+		Doc: "`always`: the timeout alone decides; `auto`: a chain of three questions decides, checkpoint by checkpoint (see Aligned or unaligned)"},
 	{Key: "unaligned.force", Default: "false", kind: aSwitch, Articles: flinks("unaligned.force-unaligned"),
 		Doc: "skips the chain of `unaligned.trigger=auto`, never the rules of correctness"},
 	{Key: "trigger.queue-fill", Default: "0.5", kind: aShare, Doc: "of the chain: how full the queues must be, 0 to 1"},
