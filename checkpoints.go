@@ -44,7 +44,7 @@ func (j *Job) Checkpoints(ctx context.Context, tick <-chan time.Time, done <-cha
 				return
 			case done != nil: // there will be others
 			case tries == lastTries || !inflight.Retryable(err):
-				yield(nil, fmt.Errorf("the last checkpoint could not be committed: %w", err))
+				yield(nil, fmt.Errorf("the last checkpoint could not be committed: %w: what it would have put out was not; mend that and restore the latest one", err))
 				return
 			default:
 				tries++

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -151,7 +152,8 @@ type Checkpoint struct {
 	job     *Job
 	pending *catalog.Pending
 	begun   time.Time
-	failed  error // of Commit
+	took    time.Duration // until Commit returned
+	failed  error         // of Commit or Abort
 }
 
 // Begin begins the next checkpoint, and the capture of each subtask.
@@ -193,7 +195,7 @@ func (c *Checkpoint) Commit(ctx context.Context, a format.Alignment) (*catalog.C
 	if err == nil {
 		c.job.tidy(c.stats(c.pending.Checkpoint(), acked))
 	}
-	c.failed = err
+	c.took, c.failed = time.Since(c.begun), err
 	return c.pending.Checkpoint(), err
 }
 
@@ -224,6 +226,23 @@ func (c *Checkpoint) stats(committed *catalog.Checkpoint, acked time.Time) *form
 }
 
 func ms(from, to time.Time) float64 { return float64(to.Sub(from).Microseconds()) / 1000 }
+
+// Err returns why the checkpoint is not complete: what Commit answered, or what it
+// was aborted with.
+func (c *Checkpoint) Err() error { return c.failed }
+
+// String says in a line, for a log, how the checkpoint went that was committed or
+// given up.
+func (c *Checkpoint) String() string {
+	switch done := c.pending.Checkpoint(); {
+	case c.failed != nil:
+		return fmt.Sprintf("checkpoint %d failed: %v", c.ID(), c.failed)
+	case done == nil:
+		return fmt.Sprintf("checkpoint %d is under way", c.ID())
+	default:
+		return fmt.Sprintf("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), c.took.Round(time.Microsecond))
+	}
+}
 
 // Abort gives the checkpoint up, which was not committed, because of cause. The
 // job goes on.

@@ -90,6 +90,27 @@ const (
 	BaseID
 )
 
+// wishes are the names of those that need no more than a name.
+var wishes = []string{BaseLatest: "latest", BaseFresh: "none"}
+
+// MarshalText returns latest, none, or "" for BaseID, which says too little.
+func (w BaseWish) MarshalText() ([]byte, error) {
+	if int(w) < len(wishes) {
+		return []byte(wishes[w]), nil
+	}
+	return nil, nil
+}
+
+// UnmarshalText takes latest and none: what a command's --restore may be.
+func (w *BaseWish) UnmarshalText(text []byte) error {
+	i := slices.Index(wishes, string(text))
+	if i < 0 {
+		return fmt.Errorf("%w: %q: give latest or none", inflight.ErrConfig, text)
+	}
+	*w = BaseWish(i)
+	return nil
+}
+
 // StartOptions are the options of Log.Start. The zero value restores the newest
 // checkpoint.
 type StartOptions struct {

@@ -85,6 +85,14 @@ type Result struct {
 	Duration   time.Duration
 }
 
+// String says it in a line, for a log; nil is that nothing was there.
+func (r *Result) String() string {
+	if r == nil {
+		return "nothing to restore: starting afresh"
+	}
+	return fmt.Sprintf("checkpoint %d restored: %d bytes in %v", r.Checkpoint, r.Bytes, r.Duration.Round(time.Microsecond))
+}
+
 // NewReplay opens what the plan restores of c: it reads the index of every
 // subtask and checks it, no data. What cannot be restored is refused here,
 // before anything moves. Rest works from here on. Close the Replay after use.

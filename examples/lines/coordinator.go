@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/spillway-io/spillway"
 	"github.com/spillway-io/spillway/format"
@@ -39,15 +37,14 @@ type pipeline struct {
 	done  chan struct{} // closed when nothing is left
 }
 
-// run runs the job. It returns the exit code: 1 if the job failed, 2 if it could
-// not start.
+// run runs the job. With an error comes the exit code: 1 if the job failed, 2 if
+// it could not start.
 func run(ctx context.Context, s settings) (int, error) {
 	file, err := s.open()
 	if err != nil {
 		return 2, err
 	}
 	defer file.Close()
-	s.options.Start.Base = wishes[s.base]
 	job, err := spillway.Open(ctx, s.store, "lines", topology, s.options)
 	if err != nil {
 		return 2, err
@@ -55,20 +52,13 @@ func run(ctx context.Context, s settings) (int, error) {
 	defer job.Close()
 	p := build(s, job)
 	// All is restored before anything runs: it fits into memory.
-	switch restored, err := job.Restore(ctx, p.restore); {
-	case err != nil:
+	restored, err := job.Restore(ctx, p.restore)
+	if err != nil {
 		return 2, err
-	case restored == nil:
-		p.say("nothing to restore: starting afresh")
-	default:
-		p.say("checkpoint %d restored: %d bytes", restored.Checkpoint, restored.Bytes)
 	}
-	source := p.tasks[0]
-	source.source = bufio.NewReader(io.NewSectionReader(file, int64(source.state["bytes"]), math.MaxInt64))
-	if err := p.work(ctx); err != nil {
-		return 1, err
-	}
-	return 0, nil
+	p.say("%v", restored)
+	p.tasks[0].source = bufio.NewReader(io.NewSectionReader(file, int64(p.tasks[0].state["bytes"]), math.MaxInt64))
+	return 1, p.work(ctx)
 }
 
 // build makes the tasks, and connects each with all of the next vertex.
@@ -82,8 +72,8 @@ func build(s settings, job *spillway.Job) *pipeline {
 				inbox: make(chan message, inboxSize+max(1, len(upstream))), slots: make(chan struct{}, inboxSize)}
 			for _, up := range upstream {
 				up.out = append(up.out, t)
-				up.connect(inflight.Subpartition{Subpartition: i}.Address())
-				t.connect(inflight.InputChannel{Channel: up.id.Subtask}.Address())
+				from, to := inflight.Subpartition{Subpartition: i}.Address(), inflight.InputChannel{Channel: up.id.Subtask}.Address()
+				up.cuts[from], t.cuts[to] = &inflight.Cut{Address: from, RecordsKnown: true}, &inflight.Cut{Address: to, RecordsKnown: true}
 			}
 			tasks[i] = t
 		}
@@ -104,19 +94,12 @@ func (p *pipeline) work(ctx context.Context) error {
 		running.Go(func() { stop(t.run(ctx)) })
 	}
 	for c, err := range p.job.Checkpoints(ctx, p.tick(p.interval), p.done) {
-		if err != nil && cmp.Or(p.job.Coordinator.Err(), ctx.Err()) == nil {
-			err = fmt.Errorf("%w: the output was not written; free space and run again with --restore latest", err)
-		}
 		if err != nil {
 			return err
 		}
-		begun := time.Now()
 		p.tasks[0].inbox <- message{barrier: c}
-		if done, err := c.Commit(ctx, format.Unaligned); err != nil {
-			p.say("checkpoint %d failed: %v", c.ID(), err)
-		} else {
-			p.say("checkpoint %d: captured %d bytes in flight in %v", c.ID(), done.Manifest.PersistedBytes(), time.Since(begun).Round(time.Millisecond))
-		}
+		_, _ = c.Commit(ctx, format.Unaligned) // one that fails costs nothing but itself
+		p.say("%v", c)
 	}
 	return p.write(p.tasks[len(p.tasks)-1].state)
 }

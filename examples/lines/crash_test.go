@@ -43,7 +43,7 @@ func operations(t *testing.T, object bool) (n int) {
 		r := shortTrial(t, object)
 		f := wrap.NewFaults(r.truth)
 		r.store = f
-		r.runs("nothing")
+		r.runs("none")
 		require.Greater(t, r.verified, 3)
 		n = f.Ops()
 	})
@@ -187,7 +187,7 @@ func TestCrashPaused(t *testing.T) {
 				})})
 				ended := make(chan error)
 				go func() {
-					_, err := r.run(t.Context(), "nothing")
+					_, err := r.run(t.Context(), "none")
 					ended <- err
 				}()
 				select {
@@ -379,18 +379,18 @@ func TestBadStart(t *testing.T) {
 		{"no store", "", nil, "give a directory or a URL"},
 		{"unknown scheme", "ftp://host/dir", nil, "no backend for"},
 		{"a store that is a file", file, nil, "not a directory"},
-		{"no such input", t.TempDir(), []string{"--input", "missing"}, "stat missing: no such file or directory"},
-		{"no input", t.TempDir(), []string{"--input", ""}, "usage: lines"},
-		{"an input that is a folder", t.TempDir(), []string{"--input", t.TempDir()}, "the input must be a regular file"},
-		{"an input that never ends", t.TempDir(), []string{"--input", "/dev/zero"}, "the input must be a regular file"},
-		{"an output that is a folder", t.TempDir(), []string{"--output", t.TempDir()}, "the output must be a regular file"},
-		{"no folder for the output", t.TempDir(), []string{"--output", "missing/x"}, "open missing/x."},
-		{"a negative duration", t.TempDir(), []string{"--sleep", "-1s"}, "usage: lines"},
-		{"no duration", t.TempDir(), []string{"--sleep", "x"}, "see -h"},
-		{"an unknown flag", t.TempDir(), []string{"--unknown"}, "not defined: -unknown: see -h"},
-		{"one argument more", t.TempDir(), []string{"more"}, "unknown argument \"more\": see -h"},
-		{"no output", t.TempDir(), []string{"--output", ""}, "usage: lines"},
-		{"another restore", t.TempDir(), []string{"--restore", "7"}, "usage: lines"},
+		{"no such input", t.TempDir(), []string{"--input", "missing"}, "open missing: no such file or directory"},
+		{"no input", t.TempDir(), []string{"--input", ""}, "--input or --output is missing"},
+		{"an input that is a folder", t.TempDir(), []string{"--input", t.TempDir()}, "it must be a regular file"},
+		{"an input that never ends", t.TempDir(), []string{"--input", "/dev/zero"}, "it must be a regular file"},
+		{"an output that is a folder", t.TempDir(), []string{"--output", t.TempDir()}, "it must be a regular file"},
+		{"no folder for the output", t.TempDir(), []string{"--output", "missing/x"}, "missing/.x"},
+		{"a negative duration", t.TempDir(), []string{"--sleep", "-1s"}, "a duration is negative: see --help"},
+		{"no duration", t.TempDir(), []string{"--sleep", "x"}, "invalid argument \"x\" for \"--sleep\""},
+		{"an unknown flag", t.TempDir(), []string{"--unknown"}, "unknown flag: --unknown"},
+		{"one argument more", t.TempDir(), []string{"more"}, "unknown command \"more\" for \"lines\""},
+		{"no output", t.TempDir(), []string{"--output", ""}, "--input or --output is missing"},
+		{"another restore", t.TempDir(), []string{"--restore", "7"}, "give latest or none"},
 		{"a damaged manifest", damaged, []string{"--restore", "latest"}, "damaged manifest"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -403,7 +403,7 @@ func TestBadStart(t *testing.T) {
 	}
 	code, _ = r.process("", t.TempDir(), "-h").end()
 	require.Zero(t, code)
-	left, err := filepath.Glob(r.output + ".*")
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(r.output), ".*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
@@ -429,7 +429,7 @@ func TestNoLastCheckpoint(t *testing.T) {
 						require.NoError(t, err)
 					}
 				}}
-				code, err := r.run(t.Context(), "nothing")
+				code, err := r.run(t.Context(), "none")
 				require.Equal(t, 1, code)
 				require.NoFileExists(t, r.output)
 				if heirs > 0 {
@@ -437,7 +437,7 @@ func TestNoLastCheckpoint(t *testing.T) {
 				} else {
 					require.ErrorIs(t, err, inflight.ErrNoSpace)
 					require.ErrorContains(t, err, "the last checkpoint could not be committed: ")
-					require.ErrorContains(t, err, ": the output was not written; free space and run again with --restore latest")
+					require.ErrorContains(t, err, ": what it would have put out was not; mend that and restore the latest one")
 				}
 				r.store = r.truth
 				r.finish()

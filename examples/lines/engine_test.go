@@ -16,8 +16,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/spillway-io/spillway"
 	"github.com/spillway-io/spillway/enginetest"
 	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/restore"
 )
 
 // engine has the pipeline do the jobs of the conformance kit: their records are
@@ -35,7 +37,7 @@ func TestConformance(t *testing.T) {
 }
 
 func (e engine) Run(ctx context.Context, j *enginetest.Job) (enginetest.Instance, error) {
-	return e.start(ctx, j, "nothing")
+	return e.start(ctx, j, "none")
 }
 
 func (e engine) Restore(ctx context.Context, j *enginetest.Job) (enginetest.Instance, error) {
@@ -63,17 +65,18 @@ func (e engine) start(ctx context.Context, j *enginetest.Job, base string) (engi
 	in := &instance{tick: make(chan time.Time), results: make(chan result, 1), ended: make(chan struct{})}
 	begun := make(chan struct{})
 	s := standard
-	s.store, s.base, s.sleep, s.options.Timeout = j.Store, base, j.Sleep, j.Timeout
+	s.store, s.sleep, s.options.Timeout = j.Store, j.Sleep, j.Timeout
+	if err := s.options.Start.Base.UnmarshalText([]byte(base)); err != nil {
+		return nil, err
+	}
 	s.input, s.output = filepath.Join(j.Dir, "input"), filepath.Join(j.Dir, "output")
 	s.tick = func(time.Duration) <-chan time.Time { return in.tick }
-	s.say = func(format string, args ...any) {
-		switch {
-		case strings.Contains(format, "restore"):
+	s.say = func(_ string, args ...any) {
+		switch about := args[0].(type) {
+		case *restore.Result:
 			close(begun)
-		case strings.Contains(format, "failed"):
-			in.result(result{err: args[1].(error)})
-		default:
-			in.result(result{id: args[0].(inflight.CheckpointID)})
+		case *spillway.Checkpoint:
+			in.result(result{id: about.ID(), err: about.Err()})
 		}
 	}
 	if err := writeInput(j); err != nil {
@@ -186,7 +189,7 @@ func TestConformanceKill(t *testing.T) {
 }
 
 func (p programs) Run(_ context.Context, j *enginetest.Job) (enginetest.Instance, error) {
-	return p.start(j, "nothing")
+	return p.start(j, "none")
 }
 
 func (p programs) Restore(_ context.Context, j *enginetest.Job) (enginetest.Instance, error) {

@@ -12,16 +12,16 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"log"
 	"maps"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
 
 	"github.com/spillway-io/spillway"
 	"github.com/spillway-io/spillway/catalog"
@@ -30,8 +30,8 @@ import (
 
 // settings are what the flags say, and what tests watch through.
 type settings struct {
-	store, input, output, base string
-	interval, sleep            time.Duration
+	store, input, output string
+	interval, sleep      time.Duration
 
 	options spillway.Options
 	tick    func(time.Duration) <-chan time.Time
@@ -43,63 +43,44 @@ var standard = settings{tick: time.Tick, buffer: func(b []byte) inflight.Buffer 
 	log.Print("lines: ", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }}
 
-const usage = "usage: lines --store URL --input FILE --output FILE [--restore latest] [--interval D] [--sleep D]"
-
 func main() {
 	log.SetFlags(0)
-	s, f := standard, flag.NewFlagSet("lines", flag.ContinueOnError)
-	f.StringVar(&s.store, "store", "", "directory or `URL` of the checkpoints")
-	f.StringVar(&s.input, "input", "", "`FILE` to count the words of")
-	f.StringVar(&s.output, "output", "", "`FILE` to write the counts to")
-	f.StringVar(&s.base, "restore", "nothing", "go on from the `latest` checkpoint")
-	f.DurationVar(&s.interval, "interval", 200*time.Millisecond, "from one checkpoint to the next")
-	f.DurationVar(&s.sleep, "sleep", time.Millisecond, "how long it takes to count a word")
-	f.SetOutput(io.Discard)
-	code, err := 2, f.Parse(os.Args[1:])
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Println(usage)
-		f.SetOutput(os.Stdout)
-		f.PrintDefaults()
-		os.Exit(0)
-	case err != nil:
-		err = fmt.Errorf("%w: see -h", err)
-	case f.NArg() > 0:
-		err = fmt.Errorf("unknown argument %q: see -h", f.Arg(0))
-	default:
+	s, code := standard, 2
+	c := &cobra.Command{Use: "lines", Short: "Counts the words of a file, slowly, and survives kill -9", Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true}
+	c.Flags().StringVar(&s.store, "store", "", "directory or `URL` of the checkpoints")
+	c.Flags().StringVar(&s.input, "input", "", "`FILE` to count the words of")
+	c.Flags().StringVar(&s.output, "output", "", "`FILE` to write the counts to")
+	c.Flags().TextVar(&s.options.Start.Base, "restore", catalog.BaseFresh, "go on from the `latest` checkpoint, or from none")
+	c.Flags().DurationVar(&s.interval, "interval", 200*time.Millisecond, "from one checkpoint to the next")
+	c.Flags().DurationVar(&s.sleep, "sleep", time.Millisecond, "how long it takes to count a word")
+	c.RunE = func(*cobra.Command, []string) (err error) {
 		code, err = run(context.Background(), s)
+		return err
 	}
-	if err != nil {
+	if err := c.Execute(); err != nil {
 		s.say("%v", err)
+		os.Exit(code)
 	}
-	os.Exit(code)
 }
-
-// wishes are what --restore may be.
-var wishes = map[string]catalog.BaseWish{"latest": catalog.BaseLatest, "nothing": catalog.BaseFresh}
 
 // open tries what the end will need, and opens the input: it can be read again
 // from any place, and the output can be written.
 func (s *settings) open() (*os.File, error) {
-	if _, known := wishes[s.base]; !known || s.input == "" || s.output == "" || min(s.interval, s.sleep) < 0 {
-		return nil, errors.New(usage)
+	if s.input == "" || s.output == "" || min(s.interval, s.sleep) < 0 {
+		return nil, fmt.Errorf("--input or --output is missing, or a duration is negative: see --help")
 	}
-	if info, err := os.Stat(s.input); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() { // to open a pipe waits for its other end
-		return nil, fmt.Errorf("%s: the input must be a regular file", s.input)
+	for _, name := range []string{s.input, s.output} {
+		if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() { // to open a pipe waits for its other end
+			return nil, fmt.Errorf("%s: it must be a regular file", name)
+		}
 	}
-	if info, err := os.Stat(s.output); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: the output must be a regular file", s.output)
-	}
-	defer func() { _ = os.Remove(s.temporary()) }()
-	if err := os.WriteFile(s.temporary(), nil, 0o644); err != nil {
+	output, err := renameio.NewPendingFile(s.output)
+	if err != nil {
 		return nil, err
 	}
+	defer output.Cleanup()
 	return os.Open(s.input)
 }
-
-func (s *settings) temporary() string { return fmt.Sprintf("%s.%d", s.output, os.Getpid()) }
 
 // write writes the counts, sorted, to the output, which appears at once.
 func (s *settings) write(c counts) error {
@@ -107,9 +88,5 @@ func (s *settings) write(c counts) error {
 	for _, word := range slices.Sorted(maps.Keys(c)) {
 		text = fmt.Appendf(text, "%s\t%d\n", word, c[word])
 	}
-	defer func() { _ = os.Remove(s.temporary()) }() // or there is none any more
-	if err := os.WriteFile(s.temporary(), text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(s.temporary(), s.output)
+	return renameio.WriteFile(s.output, text, 0o644)
 }

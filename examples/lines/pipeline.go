@@ -16,10 +16,9 @@ import (
 	"github.com/spillway-io/spillway/writer"
 )
 
-const (
-	inboxSize = 1024 // records sent to a task and not processed
-	queueSize = 256  // records emitted and not sent; a task with more processes none
-)
+// inboxSize is how many records may have been sent to a task that it has not
+// processed. With queueSize records emitted and not sent it processes none.
+const inboxSize, queueSize = 1024, 256
 
 // task is one subtask: a goroutine that processes records and sends on what it
 // emits. Barriers overtake what is pending and what is queued:
@@ -35,7 +34,7 @@ type task struct {
 	inbox          chan message
 	slots          chan struct{}                      // taken for each record sent, given back when it is processed
 	pending, queue []message                          // received, emitted
-	cuts           map[inflight.Address]*inflight.Cut // what was emitted and consumed of each connection
+	cuts           map[inflight.Address]*inflight.Cut // emitted and consumed so far: positions and proof come from these
 
 	capture *writer.Capture                // of the newest checkpoint
 	awaited map[inflight.InputChannel]bool // its barrier has not come from these
@@ -183,12 +182,6 @@ func (t *task) emit(to int, record []byte) {
 	t.left.Add(1)
 }
 
-// connect begins to count what flows over a connection: the positions of what is
-// captured, and the proof that nothing is missing, come from that.
-func (t *task) connect(a inflight.Address) {
-	t.cuts[a] = &inflight.Cut{Address: a, RecordsKnown: true}
-}
-
 // counts are the state of a task. An entry is a word and its count.
 type counts map[string]uint64
 
@@ -197,10 +190,9 @@ var stateAddress = inflight.StateName("counts").Address()
 func entry(word string, n uint64) []byte { return binary.BigEndian.AppendUint64([]byte(word), n) }
 
 func (c counts) set(entry []byte) error {
-	word := len(entry) - 8
-	if word < 0 {
+	if len(entry) < 8 {
 		return fmt.Errorf("%w: %d bytes are no count of a word", inflight.ErrMismatch, len(entry))
 	}
-	c[string(entry[:word])] = binary.BigEndian.Uint64(entry[word:])
+	c[string(entry[:len(entry)-8])] = binary.BigEndian.Uint64(entry[len(entry)-8:])
 	return nil
 }
