@@ -411,11 +411,19 @@ func (c *coordinator) stop(r Reason) {
 	if p := c.pending; p != nil && p.committing { // nobody will be here to hear how it ends
 		p.request.answer(CheckpointResult{ID: p.b.id, Savepoint: p.b.savepoint, Reason: r, Cause: inflight.ErrOutcomeUnknown})
 	} else if p != nil {
-		c.over(p, r, inflight.ErrAborted)
+		c.over(p, r, whyStopped(r))
 	}
 	for _, r := range c.requests {
 		r.done(CheckpointResult{Savepoint: r.Savepoint, Reason: ReasonTaskStopped, Cause: inflight.ErrClosed})
 	}
+}
+
+// whyStopped is the cause of what is given up when a coordinator stops.
+func whyStopped(r Reason) error {
+	if r == ReasonTaskStopped {
+		return inflight.ErrClosed // there is nothing left that could be asked again
+	}
+	return inflight.ErrAborted
 }
 
 func (c *coordinator) trace(p Point, id inflight.CheckpointID, format string, args ...any) {

@@ -79,7 +79,7 @@ func zombiePaused(t *trial) {
 	paused, awake := make(chan struct{}), make(chan struct{})
 	wake := sync.OnceFunc(func() { close(awake) })
 	defer wake()
-	z := zombie{trial: t, pause: wrap.Rule{When: wrap.AtOp(t.operation()), Then: wrap.Before(func(wrap.Call) {
+	z := zombie{trial: t, judged: make(chan struct{}), pause: wrap.Rule{When: wrap.AtOp(t.operation()), Then: wrap.Before(func(wrap.Call) {
 		close(paused)
 		<-awake
 	})}}
@@ -97,6 +97,7 @@ func zombiePaused(t *trial) {
 	t.job.Sleep /= slower
 	heir := t.restore()
 	z.whole = t.wholeNow()
+	close(z.judged)
 	z.now.Store(superseded)
 	t.checkpoints(heir, 1)
 	t.stop(heir)
@@ -110,7 +111,9 @@ type zombie struct {
 	*trial
 	pause wrap.Rule
 	now   atomic.Int32
-	whole bool // it had put out everything before it was superseded
+
+	judged chan struct{} // closed when it is known:
+	whole  bool          // it had put out everything before it was superseded
 }
 
 // Who is in charge of the job of a zombie.
@@ -139,7 +142,7 @@ func (z *zombie) live() {
 		case errors.Is(err, ErrFinished):
 		case errors.Is(err, inflight.ErrFenced):
 			z.require(z.now.Load() != alone, "Trigger: nobody has taken over: %w", err)
-			z.wantFenced("Stop", in.Stop(z.ctx))
+			z.ends(in)
 			return
 		case err != nil:
 			z.require(z.now.Load() != alone, "Trigger: %w", err)
@@ -147,8 +150,20 @@ func (z *zombie) live() {
 			z.fail("Trigger: another instance had taken over, and checkpoint %d was reported as complete", id)
 		}
 	}
-	late := z.now.Load() == superseded
-	if err = in.Stop(z.ctx); err != nil || late && !z.whole {
+	if z.now.Load() == superseded {
+		z.ends(in)
+	} else if err := in.Stop(z.ctx); err != nil {
+		z.wantFenced("Stop", err)
+	}
+}
+
+// ends has an instance that was superseded end. It may have come to its end before.
+func (z *zombie) ends(in *instance) {
+	err := in.Stop(z.ctx)
+	if err == nil {
+		<-z.judged
+	}
+	if err != nil || !z.whole {
 		z.wantFenced("Stop", err)
 	}
 }
