@@ -171,7 +171,8 @@ func (c *completion) files(ctx context.Context, m *format.Manifest) (findings []
 }
 
 // flows reads the sections of a checkpoint, which checks them, and draws up the
-// account of each connection in bytes.
+// account of each connection in bytes. What subtasks share is read once: all stay
+// open until the last one is read.
 func (c *completion) flows(ctx context.Context, m *format.Manifest, dir string) ([]reader.Flow, error) {
 	cp := c.j.reader.At(m, dir)
 	state := make(map[inflight.Task][]reader.Entry, len(m.Handles))
@@ -180,8 +181,8 @@ func (c *completion) flows(ctx context.Context, m *format.Manifest, dir string) 
 		if err != nil {
 			return nil, err
 		}
+		defer s.Close()
 		state[h.Task] = slices.AppendSeq(make([]reader.Entry, 0, s.Len()), s.Entries())
-		s.Close()
 	}
 	return accountOf(m, state), nil
 }
