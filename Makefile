@@ -75,7 +75,7 @@ lint: ## golangci-lint and govulncheck, from tools/
 	 else echo 'govulncheck: $(VULNDB) could not be downloaded' | tee build/left-out; fi
 
 crash: ## the long crash tests: CRASH_ROUNDS (500) kill -9, a crash and an error at every operation, the large model checks
-	SPILLWAY_CRASH=1 go test -timeout 60m ./...
+	SPILLWAY_CRASH=1 go test -timeout 180m ./...
 	SPILLWAY_CRASH=1 go test -timeout 120m -count=1 ./examples/lines -run Crash -crash-rounds=$(CRASH_ROUNDS)
 
 fmt-check: ## fail if gofmt would change a file

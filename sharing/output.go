@@ -38,7 +38,7 @@ type output struct {
 	tries   int
 	failed  error
 	holding atomic.Int64 // encoded bytes in memory
-	timer   *time.Timer
+	timer   *time.Timer  // nil until a call may be slow
 
 	busy  bool // the goroutine is in a call to the store
 	slow  bool // and has been for slowAfter
@@ -70,8 +70,6 @@ type share struct {
 func (o *output) init(f *File) {
 	o.file = f
 	o.moved.L = &f.mu
-	o.timer = time.AfterFunc(time.Hour, f.isSlow)
-	o.timer.Stop()
 	o.spill.dir = f.hub.SpillDir
 }
 
@@ -94,7 +92,11 @@ func (f *File) isSlow() {
 func (f *File) call(do func() error) error {
 	f.mu.Lock()
 	f.busy = true
-	if !f.closed {
+	switch {
+	case f.closed:
+	case f.timer == nil:
+		f.timer = time.AfterFunc(slowAfter, f.isSlow)
+	default:
 		f.timer.Reset(slowAfter)
 	}
 	f.mu.Unlock()
@@ -104,7 +106,9 @@ func (f *File) call(do func() error) error {
 	}
 	f.mu.Lock()
 	f.busy, f.slow, f.stuck = false, false, false
-	f.timer.Stop()
+	if f.timer != nil {
+		f.timer.Stop()
+	}
 	f.mu.Unlock()
 	return err
 }

@@ -57,6 +57,7 @@ type Backend struct {
 	mu         sync.Mutex
 	closed     bool
 	open       map[io.Closer]struct{} // objects and sources
+	names      map[string]folderID    // of folders, that are durable
 	background sync.WaitGroup         // what waits for the disk
 }
 
@@ -66,7 +67,7 @@ func New(dir string) *Backend {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
 	}
-	return &Backend{root: dir, sync: (*os.File).Sync, open: map[io.Closer]struct{}{}}
+	return &Backend{root: dir, sync: (*os.File).Sync, open: map[io.Closer]struct{}{}, names: map[string]folderID{}}
 }
 
 // URL returns the root as a file URL.
@@ -192,7 +193,7 @@ func (b *Backend) makeFolder(dir string) error {
 	}
 	for p := b.root; p != above; {
 		p = filepath.Dir(p)
-		if err := b.syncFolder(p); err != nil {
+		if _, err := b.syncFolder(p); err != nil {
 			return err
 		}
 	}
@@ -231,32 +232,77 @@ func (b *Backend) SyncNames(ctx context.Context, prefix string) error {
 	}
 }
 
-// syncUp syncs dir and the folders above it, up to the root. A folder that is
-// not there has no name to lose.
+// syncUp syncs dir and the folders above it, up to the root or to one of which it
+// is known that its name, and those above it, are durable. A folder that is not
+// there has no name to lose.
 func (b *Backend) syncUp(dir string) error {
-	for ; ; dir = filepath.Dir(dir) {
-		if err := b.syncFolder(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var made []namedFolder
+	for {
+		id, err := b.syncFolder(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if len(dir) <= len(b.root) {
+		n := namedFolder{dir, id}
+		if len(dir) <= len(b.root) || b.isDurable(n) {
+			b.durable(made)
 			return nil
 		}
+		if id != (folderID{}) {
+			made = append(made, n)
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// namedFolder is a folder under a name. The same name may be another folder's
+// later.
+type namedFolder struct {
+	path string
+	id   folderID
+}
+
+// folderID tells a folder from those that had its name before it; zero where the
+// file system cannot.
+type folderID struct {
+	device, inode uint64
+	born          int64 // in ns
+}
+
+// namesKept bounds what is remembered of folders: those of old checkpoints are of
+// no use.
+const namesKept = 1024
+
+func (b *Backend) isDurable(n namedFolder) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return n.id != (folderID{}) && b.names[n.path] == n.id
+}
+
+func (b *Backend) durable(list []namedFolder) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.names)+len(list) > namesKept {
+		clear(b.names)
+	}
+	for _, n := range list {
+		b.names[n.path] = n.id
 	}
 }
 
 // syncFolder makes the names in dir durable, where the file system can; Windows
-// has no such call.
-func (b *Backend) syncFolder(dir string) error {
+// has no such call. It returns what dir was before.
+func (b *Backend) syncFolder(dir string) (id folderID, err error) {
 	f, err := openFolder(dir)
 	if err != nil || runtime.GOOS == "windows" {
-		return err
+		return id, err
 	}
 	defer f.Close()
+	id = identify(f)
 	err = b.sync(f)
 	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
-		return nil
+		return id, nil
 	}
-	return err
+	return id, err
 }
 
 const (

@@ -163,9 +163,44 @@ func TestWhatIsSynced(t *testing.T) {
 	require.ErrorIs(t, tryPut(ctx, b, "job/chk-1/m", "y", true), inflight.ErrExist)
 	require.Equal(t, []string{"above/store/job/chk-1/TEMP"}, synced())
 	require.NoError(t, b.SyncNames(ctx, "job/chk-1/"))
-	require.Equal(t, []string{"above/store/job/chk-1", "above/store/job", "above/store"}, synced())
+	require.Equal(t, []string{"above/store/job/chk-1"}, synced(), "its own name is durable already")
 	require.NoError(t, b.SyncNames(ctx, "job/chk-2"))
-	require.Equal(t, []string{"above/store/job", "above/store"}, synced(), "a missing folder's parents")
+	require.Equal(t, []string{"above/store/job"}, synced(), "a missing folder's parent")
+
+	put(t, b, "job/chk-2/data", "x")
+	synced()
+	require.NoError(t, b.SyncNames(ctx, "job/chk-2"))
+	require.Equal(t, []string{"above/store/job/chk-2", "above/store/job"}, synced(), "a new folder's name")
+
+	other := open(t, filepath.Join(dir, "above/store"))
+	require.NoError(t, other.RemoveAll(ctx, "job/chk-1"))
+	put(t, other, "job/chk-1/data", "x")
+	require.NoError(t, b.SyncNames(ctx, "job/chk-1"))
+	require.Equal(t, []string{"above/store/job/chk-1", "above/store/job"}, synced(), "a folder that somebody else has made again")
+	require.NoError(t, other.RemoveAll(ctx, "job"))
+	put(t, other, "job/chk-1/data", "x")
+	require.NoError(t, b.SyncNames(ctx, "job/chk-1"))
+	require.Equal(t, []string{"above/store/job/chk-1", "above/store/job", "above/store"}, synced(), "and the one above it")
+}
+
+// TestNamesAreForgotten: what is remembered of folders is bounded, and a failed
+// sync is not remembered.
+func TestNamesAreForgotten(t *testing.T) {
+	b := open(t, t.TempDir())
+	put(t, b, "d/e/x", "x")
+	b.sync = func(f *os.File) error {
+		if f.Name() == b.root {
+			return syscall.EIO
+		}
+		return nil
+	}
+	require.ErrorIs(t, b.SyncNames(t.Context(), "d/e"), syscall.EIO)
+	require.Empty(t, b.names)
+	b.sync = func(*os.File) error { return nil }
+	for i := range 2 * namesKept {
+		b.durable([]namedFolder{{fmt.Sprint(i), folderID{inode: 1}}})
+		require.LessOrEqual(t, len(b.names), namesKept)
+	}
 }
 
 func TestFailedSyncIsFinal(t *testing.T) {

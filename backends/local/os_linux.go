@@ -80,6 +80,16 @@ func openFolder(dir string) (*os.File, error) {
 	return os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
+// identify returns what folder f is.
+func identify(f *os.File) folderID {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st)
+	if err != nil || st.Mask&unix.STATX_BTIME == 0 {
+		return folderID{} // an inode alone is soon used again
+	}
+	return folderID{device: unix.Mkdev(st.Dev_major, st.Dev_minor), inode: st.Ino, born: st.Btime.Sec*1e9 + int64(st.Btime.Nsec)}
+}
+
 var direntBuffers = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b }}
 
 // readFolder returns what is in dir at one moment, in no order.

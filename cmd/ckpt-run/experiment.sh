@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The experiment: aligned, unaligned and mixed checkpoints under backpressure, with 10 and 100 keys, in alternating runs.
 # Prints a table in Markdown: of each figure the median over the rounds. "async" is barrier taken → durable.
-#   experiment.sh [ROUNDS] [SECONDS]      3 rounds of 30 s take 13 minutes; a quiet machine is needed
+# Then how long it takes to restore a checkpoint of each, after kill -9.
+#   experiment.sh [ROUNDS] [SECONDS]      3 rounds of 30 s take 20 minutes; a quiet machine is needed
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
@@ -37,7 +38,23 @@ run() {
     }' "$dir/lines" >>"$dir/$name"
 }
 
+# restored MODE: adds what restoring a checkpoint of that mode took to "$dir/restored MODE"
+restored() {
+  "$dir/ckpt-run" slow "$1" --store "$dir/store" --json >"$dir/lines" 2>"$dir/log" &
+  local victim=$!
+  until (($(grep -c '"state":"completed"' "$dir/lines") >= 2)); do
+    kill -0 "$victim" || { cat "$dir/log" >&2; exit 1; }
+    sleep 0.1
+  done
+  kill -9 "$victim"
+  wait "$victim" 2>"$dir/log" || true
+  "$dir/ckpt-run" slow "$1" --store "$dir/store" --restore latest --duration 1s --json >"$dir/lines" 2>"$dir/log" || { cat "$dir/log" >&2; exit 1; }
+  rm -rf "$dir/store"
+  sed -n 's/.*"event":"restore".*"buffers":\([0-9]*\),"bytes":\([0-9]*\),"duration_ms":\([0-9.]*\).*/\3 \1 \2/p' "$dir/lines" >>"$dir/restored $1"
+}
+
 for ((round = 1; round <= rounds; round++)); do
+  for mode in aligned unaligned mixed; do restored "$mode"; done
   for keys in 10 100; do
     for mode in aligned unaligned mixed; do
       run "$mode, $keys keys" "$mode" --keys "$keys" --duration "${seconds}s"
@@ -48,12 +65,20 @@ for ((round = 1; round <= rounds; round++)); do
   run 'unaligned, credit' unaligned --network credit --duration "${seconds}s"
 done
 
+# median NAME COLUMN of "$dir/NAME"
+median() { cut -d' ' -f"$2" "$dir/$1" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+
 echo '| 5 ms a record | checkpoints | p50 ms | p90 ms | min – max ms | size KB | at the sources % | async p50, p90 ms | record ms |'
 echo '|---|---|---|---|---|---|---|---|---|'
 for name in {aligned,unaligned,mixed}', 10 keys' {aligned,unaligned,mixed}', 100 keys' 'unaligned, every 220 ms' {aligned,unaligned}', credit'; do
   row=()
-  for column in {1..11}; do
-    row+=("$(cut -d' ' -f"$column" "$dir/$name" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')")
-  done
+  for column in {1..11}; do row+=("$(median "$name" "$column")"); done
   echo "| $name | ${row[0]} | ${row[1]} | ${row[2]} | ${row[3]} – ${row[4]} | ${row[5]} – ${row[6]} | ${row[7]} | ${row[8]}, ${row[9]} | ${row[10]} |"
+done
+
+echo
+echo '| restored after kill -9 | ms | buffers | bytes |'
+echo '|---|---|---|---|'
+for mode in aligned unaligned mixed; do
+  echo "| $mode | $(median "restored $mode" 1) | $(median "restored $mode" 2) | $(median "restored $mode" 3) |"
 done
