@@ -149,6 +149,7 @@ func (f *File) state() (held int64, sealing, idle bool) {
 // run is the file's goroutine.
 func (f *File) run() {
 	defer f.hub.forget(f)
+	f.openEarly()
 	for {
 		worked := f.work()
 		err := f.writeQueue()

@@ -36,6 +36,7 @@ type output struct {
 	object  backends.Object // is set under the lock, since cancel looks at it
 	written int64           // bytes that it has taken
 	tries   int
+	early   error // of openEarly
 	failed  error
 	holding atomic.Int64 // encoded bytes in memory
 	timer   *time.Timer  // nil until a call may be slow
@@ -267,10 +268,15 @@ func (f *File) load(k *chunk) ([]byte, error) {
 	return b, err
 }
 
+// openEarly creates the object while the first bytes are still being handed over.
+// The first write hears of a failure.
+func (f *File) openEarly() { f.early = f.open() }
+
 // open creates the object, if there is none.
 func (f *File) open() error {
-	if f.object != nil {
-		return nil
+	if err := f.early; err != nil || f.object != nil {
+		f.early = nil
+		return err
 	}
 	f.tries++
 	return f.call(func() error {
