@@ -207,10 +207,10 @@ func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
+	p.budget.Close() // before room is made by giving up: a waiter must not take it for his
 	for _, w := range p.writers() {
 		w.Close()
 	}
-	p.budget.Close()
 	if !p.hub.Wait(closeTime) {
 		return &inflight.Error{Op: "close writer pool", Object: p.o.Backend.URL(), Err: fmt.Errorf("%w: the store does not let go of its objects", inflight.ErrTimeout)}
 	}
