@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/inflight"
@@ -321,7 +322,7 @@ func (p *Plan) note(sev inflight.Severity, code, format string, args ...any) {
 }
 
 // Execute writes the new checkpoint into directory dir of dst, which must not
-// hold anything. _metadata comes last: before it, there is no checkpoint. What
+// exist. _metadata comes last: before it, there is no checkpoint. What
 // was written is removed again when it fails.
 func (p *Plan) Execute(ctx context.Context, dst backends.Backend, dir string) error {
 	return into(ctx, p.Verb, dst, dir, func(t *target) (last string, content []byte, err error) {
@@ -342,7 +343,9 @@ func (p *Plan) Execute(ctx context.Context, dst backends.Backend, dir string) er
 }
 
 // Vacant answers ErrExist if there is anything in directory dir of dst, finished
-// or not, or a file of that name.
+// or not, or a file of that name, or the directory itself: an empty one may be
+// somebody's who is about to write there. An empty directory is found where the
+// store has such, and lets its parent be listed.
 func Vacant(ctx context.Context, verb string, dst backends.Backend, dir string) error {
 	taken := func(name string) error {
 		return &inflight.Error{Op: verb, Object: name, Err: inflight.ErrExist, Mend: "give a directory that does not exist"}
@@ -371,6 +374,20 @@ func Vacant(ctx context.Context, verb string, dst backends.Backend, dir string) 
 			return err
 		}
 	}
+	if dir == "" {
+		return nil
+	}
+	parent, base := path.Split(strings.TrimRight(dir, "/"))
+	for name, err := range dst.Children(ctx, parent) {
+		switch {
+		case errors.Is(err, inflight.ErrNotExist), errors.Is(err, inflight.ErrPermission):
+			return nil
+		case err != nil:
+			return err
+		case name == base:
+			return taken(dir)
+		}
+	}
 	return nil
 }
 
@@ -381,7 +398,7 @@ type target struct {
 	written []string
 }
 
-// into writes the directory dir of dst, which must be empty: first what fn
+// into writes the directory dir of dst, which must not exist: first what fn
 // creates, then the one file that it returns.
 func into(ctx context.Context, verb string, dst backends.Backend, dir string, fn func(t *target) (last string, content []byte, err error)) error {
 	if err := Vacant(ctx, verb, dst, dir); err != nil {

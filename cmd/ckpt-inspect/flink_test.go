@@ -165,6 +165,30 @@ func TestFlinkInterrupted(t *testing.T) {
 	}
 }
 
+// TestFlinkIntoEmptyDirectory has an empty directory where a verb shall write one:
+// it is refused as a full one is, since another may be about to write there.
+func TestFlinkIntoEmptyDirectory(t *testing.T) {
+	root := flinktest.Unpack(t, "resume")
+	ours := filepath.Join(t.TempDir(), "ours")
+	mustRun(t, "flink", "convert", "--to", "spillway", root, ours)
+	for _, verb := range []string{"compact", "drop --all", "relocate", "salvage", "convert --to spillway", "convert --from spillway"} {
+		src := root
+		if strings.Contains(verb, "--from") {
+			src = ours
+		}
+		for _, more := range []string{"", "--dry-run"} {
+			dst := t.TempDir()
+			var stdout, stderr bytes.Buffer
+			args := slices.Concat([]string{"flink"}, strings.Fields(verb), strings.Fields(more), []string{src, dst})
+			require.Equal(t, 2, run(t.Context(), testEnv(&stdout, &stderr), args), "%s: %s%s", args, &stdout, &stderr)
+			require.Contains(t, stderr.String(), filepath.Base(dst)+": file already exists (give a directory that does not exist)")
+			left, err := os.ReadDir(dst)
+			require.NoError(t, err)
+			require.Empty(t, left)
+		}
+	}
+}
+
 // contentsOf counts objects, and what unfinished writers left.
 func contentsOf(t testing.TB, b backends.Backend) (n int) {
 	for _, err := range b.List(t.Context(), "") {
