@@ -85,7 +85,7 @@ type Error struct {
 	Err    error
 }
 
-// Error returns "op object: cause: mend" on one line.
+// Error returns "op object: cause (mend)" on one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
@@ -93,8 +93,12 @@ func (e *Error) Error() string {
 		b.WriteByte(' ')
 		b.WriteString(e.Object)
 	}
+	cause := e.Err
+	if p, ok := cause.(*fs.PathError); ok && p.Path == e.Object {
+		cause = p.Err // the path stands there already
+	}
 	b.WriteString(": ")
-	b.WriteString(e.Err.Error())
+	b.WriteString(cause.Error())
 	if e.Mend != "" {
 		b.WriteString(" (")
 		b.WriteString(e.Mend)

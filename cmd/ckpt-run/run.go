@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -214,7 +215,11 @@ func (x *runner) openStore(ctx context.Context) (backends.Backend, string, error
 	}
 	if x.output != "" {
 		if err := os.MkdirAll(x.output, 0o700); err != nil {
-			return nil, "", &inflight.Error{Op: "create", Object: x.output, Err: err}
+			e := &inflight.Error{Op: "create", Object: x.output, Err: err, Mend: "choose another directory for --output"}
+			if p, ok := errors.AsType[*fs.PathError](err); ok {
+				e.Object = p.Path // perhaps one above it
+			}
+			return nil, "", e
 		}
 	}
 	b, err := backends.Open(ctx, x.store)

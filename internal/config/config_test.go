@@ -346,18 +346,19 @@ func TestBadFiles(t *testing.T) {
 		{"a.yaml", "checkpoint.interval: 3s\nnothing.known: 1\n", "a.yaml:2): configuration: not an option"},
 		{"a.yaml", "checkpoint.interval: soon\n", `a.yaml:1): configuration: "soon" is no duration`},
 		{"a.yaml", "checkpoint: {interval: 1s}\ncheckpoint.interval: 2s\n", "it is 1s by "},
-		{"a.yaml", "checkpoint.interval:\n", "checkpoint.interval, line 1: configuration: there is no value"},
+		{"a.yaml", "checkpoint.interval:\n", "configure checkpoint.interval (DIR/a.yaml:1): configuration: there is no value"},
 		{"a.yaml", "checkpoint: [{interval: 1s}]\n", "a list of more than plain values"},
 		{"a.yaml", "checkpoint.interval: &a 1s\ncheckpoint.timeout: *a\n", "there is no value"},
-		{"a.yaml", "just words\n", "there is no value"},
+		{"a.yaml", "just words\n", "configure DIR/a.yaml:1: configuration: there is no value"},
 		{"a.yaml", "a: [1\nb: }", "a.yaml: configuration: "},
 		{"a.yaml", strings.Repeat("a:\n ", 1), "there is no value"},
 		{"deep.yaml", strings.Repeat("{a: ", 40) + "1" + strings.Repeat("}", 40), "it nests too deep"},
-		{"a.properties", "checkpoint.interval\n", `line 1: configuration: "checkpoint.interval" has no value`},
+		{"a.properties", "checkpoint.interval\n", `configure DIR/a.properties:1: configuration: "checkpoint.interval" has no value`},
 		{"large.yaml", strings.Repeat("#", maxFile+1), "too large"},
 	} {
-		err := new(Config).LoadFile(write(t, tc.name, tc.text))
-		require.ErrorContains(t, err, tc.want, "%s", tc.text[:min(60, len(tc.text))])
+		path := write(t, tc.name, tc.text)
+		err := new(Config).LoadFile(path)
+		require.ErrorContains(t, err, strings.ReplaceAll(tc.want, "DIR", filepath.Dir(path)), "%s", tc.text[:min(60, len(tc.text))])
 	}
 	require.ErrorIs(t, new(Config).LoadFile(filepath.Join(t.TempDir(), "none.yaml")), os.ErrNotExist)
 	require.ErrorContains(t, new(Config).LoadFile(t.TempDir()), "it is no file")

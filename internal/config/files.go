@@ -92,11 +92,9 @@ func (c *Config) LoadFile(path string) error {
 	if err != nil {
 		return fail(err)
 	}
-	set := func(line int, key, text string) error {
-		return c.Set(File, fmt.Sprintf("%s:%d", path, line), key, text)
-	}
+	to := &taker{c, path}
 	if filepath.Ext(path) == ".properties" {
-		return properties(data, set)
+		return to.properties(data)
 	}
 	f, err := parseYAML(data)
 	if err != nil {
@@ -106,7 +104,7 @@ func (c *Config) LoadFile(path string) error {
 		if d.Body == nil {
 			continue
 		}
-		if err := flatten(d.Body, "", 0, set); err != nil {
+		if err := to.flatten(d.Body, "", 0); err != nil {
 			return err
 		}
 	}
@@ -128,11 +126,27 @@ func firstLine(err error) string {
 	return line
 }
 
-// flatten hands over the scalars of a node, with dots between the keys.
-func flatten(n ast.Node, key string, depth int, set func(line int, key, text string) error) error {
+// taker takes in what stands in a file.
+type taker struct {
+	c    *Config
+	path string
+}
+
+func (t *taker) place(line int) string { return fmt.Sprintf("%s:%d", t.path, line) }
+
+func (t *taker) set(line int, key, text string) error {
+	return t.c.Set(File, t.place(line), key, text)
+}
+
+// flatten takes in the scalars of a node, with dots between the keys.
+func (t *taker) flatten(n ast.Node, key string, depth int) error {
 	line := n.GetToken().Position.Line
 	bad := func(what string) error {
-		return refuse(fmt.Sprintf("%s, line %d", key, line), "write key: value", "%s", what)
+		object := t.place(line)
+		if key != "" {
+			object = fmt.Sprintf("%s (%s)", key, object)
+		}
+		return refuse(object, "write key: value", "%s", what)
 	}
 	if depth > maxDepth {
 		return bad("it nests too deep")
@@ -140,7 +154,7 @@ func flatten(n ast.Node, key string, depth int, set func(line int, key, text str
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		for _, v := range n.Values {
-			if err := flatten(v, key, depth+1, set); err != nil {
+			if err := t.flatten(v, key, depth+1); err != nil {
 				return err
 			}
 		}
@@ -150,7 +164,7 @@ func flatten(n ast.Node, key string, depth int, set func(line int, key, text str
 		if key != "" {
 			name = key + "." + name
 		}
-		return flatten(n.Value, name, depth+1, set)
+		return t.flatten(n.Value, name, depth+1)
 	case *ast.SequenceNode:
 		var list []string
 		for _, v := range n.Values {
@@ -160,10 +174,10 @@ func flatten(n ast.Node, key string, depth int, set func(line int, key, text str
 			}
 			list = append(list, s)
 		}
-		return set(line, key, strings.Join(list, ","))
+		return t.set(line, key, strings.Join(list, ","))
 	}
 	if s, ok := scalar(n); ok && key != "" {
-		return set(line, key, s)
+		return t.set(line, key, s)
 	}
 	return bad("there is no value")
 }
@@ -179,8 +193,8 @@ func scalar(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// properties hands over lines of "key = value" or "key: value".
-func properties(data []byte, set func(line int, key, text string) error) error {
+// properties takes in lines of "key = value" or "key: value".
+func (t *taker) properties(data []byte) error {
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	lines.Buffer(nil, maxFile+1)
 	for n := 1; lines.Scan(); n++ {
@@ -190,9 +204,9 @@ func properties(data []byte, set func(line int, key, text string) error) error {
 		}
 		i := strings.IndexAny(line, "=:")
 		if i < 0 {
-			return refuse(fmt.Sprintf("line %d", n), "write key = value", "%q has no value", line)
+			return refuse(t.place(n), "write key = value", "%q has no value", line)
 		}
-		if err := set(n, strings.TrimSpace(line[:i]), line[i+1:]); err != nil {
+		if err := t.set(n, strings.TrimSpace(line[:i]), line[i+1:]); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -70,7 +71,7 @@ func but(name string, s State, mend, format string, args ...any) Check {
 func failed(name string, err error) Check {
 	c := Check{Name: name, State: Failed, Text: err.Error()}
 	if e := (*inflight.Error)(nil); errors.As(err, &e) {
-		c.Mend = e.Mend
+		c.Text, c.Mend = strings.TrimSuffix(c.Text, " ("+e.Mend+")"), e.Mend
 	}
 	return c
 }

@@ -103,6 +103,7 @@ func TestAilments(t *testing.T) {
 			require.Contains(t, c.Text, row.text)
 			if c.State != OK && row.name != "space fails" {
 				require.NotEmpty(t, c.Mend)
+				require.NotContains(t, c.Text, c.Mend)
 			}
 		})
 	}
