@@ -127,7 +127,7 @@ func (t *task) initInputs(b barrier) error {
 		return nil
 	}
 	t.trace(PointFirstBarrier, b.id, "%d channels", len(t.in.channels))
-	if b.passage != nil && len(t.in.channels) > 0 && b.passage.seen.CompareAndSwap(false, true) {
+	if b.passage != nil && len(t.in.channels) > 0 && !t.forced() && b.passage.seen.CompareAndSwap(false, true) {
 		t.trace(PointUnaligned, b.id, "the first unaligned barrier has come, after %v", t.exec.Now()-b.at)
 	}
 	var bytes uint64

@@ -145,6 +145,45 @@ func TestLog(t *testing.T) {
 	require.Equal(t, "the last checkpoint went over the memory bound", s.all[1].Decision)
 }
 
+// TestLogForced has edges that are forced to be aligned: no unaligned barrier
+// comes to a task behind them.
+func TestLogForced(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		last Partitioner
+		want []string
+	}{
+		{"one edge of two", Hash(LineKey), []string{"count/0 1", "count/0 2", "count/0 3"}},
+		{"all edges", Forward(), nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			g := NewGraph()
+			g.Source("source", 1, func(int) Source {
+				return &Generator{Records: -1, Pause: 100 * time.Microsecond, Body: func(dst []byte, n int64) []byte { return fmt.Appendf(dst, "%d", n%9) }}
+			})
+			g.Operator("map", 1, Count(LineKey, 0), From("source", Forward()))
+			g.Operator("count", 1, Count(LineKey, 0), From("map", row.last))
+			var said []string
+			exec, log, completed := NewSeeded(1), newMemLog(), 0
+			o := Options{Unaligned: true, Interval: 10 * time.Millisecond, Log: func(e TraceEvent) {
+				if e.Point == PointUnaligned {
+					said = append(said, fmt.Sprintf("%s %d", e.Task, e.Checkpoint))
+				}
+			}, OnCheckpoint: func(r CheckpointResult) {
+				require.True(t, r.Completed, r.Reason)
+				completed++
+			}}
+			d, err := Deploy(exec, g, o, log.open(exec), nil)
+			require.NoError(t, err)
+			log.watch(d)
+			d.Start()
+			exec.Run(35 * time.Millisecond)
+			require.Equal(t, 3, completed)
+			require.Equal(t, row.want, said)
+		})
+	}
+}
+
 // TestStats has the shares of a task's time, what is in flight, and how long
 // records take, of the experiment.
 func TestStats(t *testing.T) {
