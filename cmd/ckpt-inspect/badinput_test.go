@@ -225,13 +225,22 @@ func TestInterrupt(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(name, p[:2000], 0o600))
 	require.NoError(t, os.Truncate(name, 1<<40))
-	cmd, _, stderr := process(t, `exec "$@"`, "verify", name)
-	require.NoError(t, cmd.Start())
-	waitForReads(t, cmd.Process.Pid, 4<<20)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	require.ErrorAs(t, cmd.Wait(), new(*exec.ExitError))
-	require.Equal(t, 130, cmd.ProcessState.ExitCode())
-	require.Equal(t, "ckpt-inspect: interrupted\n", stderr.String())
+	for _, row := range []struct {
+		signal os.Signal
+		code   int
+		said   string
+	}{
+		{os.Interrupt, 130, "interrupted"},
+		{syscall.SIGTERM, 143, "terminated"},
+	} {
+		cmd, _, stderr := process(t, `exec "$@"`, "verify", name)
+		require.NoError(t, cmd.Start())
+		waitForReads(t, cmd.Process.Pid, 4<<20)
+		require.NoError(t, cmd.Process.Signal(row.signal))
+		require.ErrorAs(t, cmd.Wait(), new(*exec.ExitError))
+		require.Equal(t, row.code, cmd.ProcessState.ExitCode())
+		require.Equal(t, "ckpt-inspect: "+row.said+"\n", stderr.String())
+	}
 }
 
 // waitForReads waits until a process has read so many bytes.

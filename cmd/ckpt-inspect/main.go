@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 	"time"
 	"unicode"
@@ -18,12 +17,11 @@ import (
 
 	_ "github.com/spillway-io/spillway/backends/all"
 	"github.com/spillway-io/spillway/inspect"
+	"github.com/spillway-io/spillway/internal/interrupt"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	os.Exit(run(ctx, env{
+	os.Exit(run(interrupt.Context(), env{
 		stdout: os.Stdout, stderr: os.Stderr, now: time.Now,
 		colour:   term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		progress: term.IsTerminal(int(os.Stderr.Fd())),
@@ -51,8 +49,9 @@ func run(ctx context.Context, e env, args []string) int {
 	case err == nil:
 		return inspect.ExitOK
 	case ctx.Err() != nil:
-		fmt.Fprintln(e.stderr, "ckpt-inspect: interrupted")
-		return inspect.ExitInterrupted
+		said, code := interrupt.Exit(ctx)
+		fmt.Fprintf(e.stderr, "ckpt-inspect: %s\n", said)
+		return code
 	case errors.Is(err, inspect.ErrFindings):
 		return inspect.ExitFindings
 	case errors.As(err, new(usageError)):

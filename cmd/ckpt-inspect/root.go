@@ -22,7 +22,7 @@ one job. A FILE is one channel-state file. Checkpoints and savepoints of Apache 
 gc, backend-check and flink writes.
 
 Exit codes: 0 all is right; 1 findings of severity error; 2 usage, unreachable, access refused, or not a checkpoint at all;
-130 interrupted. Pending and orphaned checkpoints are warnings.
+130 interrupted (Ctrl-C); 143 terminated (SIGTERM). Pending and orphaned checkpoints are warnings.
 
 Colours are used on a terminal only, and not where NO_COLOR is set. Every field of --json is described in docs/json.md.`
 

@@ -303,25 +303,34 @@ func (r *trial) files() (names []string) {
 	return names
 }
 
-// TestInterrupt: Ctrl-C ends a run cleanly, and its summary is printed.
+// TestInterrupt: Ctrl-C and SIGTERM end a run cleanly, and its summary is printed.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
-	r := newTrial(t, 20_000, "slow", "unaligned", "--interval", "20ms")
-	p := r.start(r.store)
-	require.True(t, p.said("msg=committed"))
-	require.NoError(t, p.Process.Signal(os.Interrupt))
-	code, last := p.end()
-	require.Equal(t, 130, code)
-	require.Equal(t, "ckpt-run: interrupted", last)
-	require.Contains(t, p.stdout.String(), `{"event":"summary","completed":`)
-	require.NotContains(t, p.stdout.String(), `{"event":"result"`)
+	for _, row := range []struct {
+		signal os.Signal
+		code   int
+		said   string
+	}{
+		{os.Interrupt, 130, "interrupted"},
+		{syscall.SIGTERM, 143, "terminated"},
+	} {
+		r := newTrial(t, 20_000, "slow", "unaligned", "--interval", "20ms")
+		p := r.start(r.store)
+		require.True(t, p.said("msg=committed"))
+		require.NoError(t, p.Process.Signal(row.signal))
+		code, last := p.end()
+		require.Equal(t, row.code, code)
+		require.Equal(t, "ckpt-run: "+row.said, last)
+		require.Contains(t, p.stdout.String(), `{"event":"summary","completed":`)
+		require.NotContains(t, p.stdout.String(), `{"event":"result"`)
 
-	// What it left is restored.
-	r.args = append(r.args, "--sleep", "0s")
-	p = r.start(r.store, "--restore", "latest")
-	code, last = p.end()
-	require.Zero(t, code, last)
-	r.exact()
+		// What it left is restored.
+		r.args = append(r.args, "--sleep", "0s")
+		p = r.start(r.store, "--restore", "latest")
+		code, last = p.end()
+		require.Zero(t, code, last)
+		r.exact()
+	}
 }
 
 // TestRestart: a job whose output goes away for a while restarts within the

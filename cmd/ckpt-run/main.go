@@ -9,18 +9,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 
 	"golang.org/x/term"
 
 	_ "github.com/spillway-io/spillway/backends/all"
 	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/internal/interrupt"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	os.Exit(run(ctx, env{
+	os.Exit(run(interrupt.Context(), env{
 		stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(),
 		colour: term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		live:   term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb",
@@ -57,8 +55,9 @@ func run(ctx context.Context, e env, args []string) int {
 	case err == nil:
 		return exitOK
 	case ctx.Err() != nil:
-		fmt.Fprintln(e.stderr, "ckpt-run: interrupted")
-		return exitInterrupted
+		said, code := interrupt.Exit(ctx)
+		fmt.Fprintf(e.stderr, "ckpt-run: %s\n", said)
+		return code
 	case errors.As(err, new(usageError)):
 		fmt.Fprintf(e.stderr, "ckpt-run: %s (see %s --help)\n", oneLine(err), cmd.CommandPath())
 		return exitUsage
@@ -67,12 +66,11 @@ func run(ctx context.Context, e env, args []string) int {
 	return exitCode(err)
 }
 
-// The exit codes of all commands.
+// The exit codes of all commands, but for those of package interrupt.
 const (
-	exitOK          = 0
-	exitFailed      = 1 // the job, or what it found
-	exitUsage       = 2 // also a store that cannot be reached, or refuses access
-	exitInterrupted = 130
+	exitOK     = 0
+	exitFailed = 1 // the job, or what it found
+	exitUsage  = 2 // also a store that cannot be reached, or refuses access
 )
 
 func exitCode(err error) int {

@@ -30,7 +30,7 @@ Options of the runtime, the store and the writer are set by --set, by a file (--
 "ckpt-run config" prints them all.
 
 Exit codes: 0 all is right; 1 the job failed, or records were lost or counted twice; 2 usage, or a store that cannot be reached
-or refuses access; 130 interrupted.
+or refuses access; 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
 
 Tables and --json go to stdout, log lines to stderr. Every field of --json is described in docs/json.md.`
 
