@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -114,6 +115,17 @@ func lineOf(r dataflow.CheckpointResult, ranks map[string]int) checkpointLine {
 		return cmp.Or(cmp.Compare(ranks[a.Vertex], ranks[b.Vertex]), cmp.Compare(a.Subtask, b.Subtask))
 	})
 	return l
+}
+
+// skipped reports whether it was not even triggered.
+func (l *checkpointLine) skipped() bool { return l.Reason == string(dataflow.ReasonSkipped) }
+
+// title names the checkpoint; one that was skipped has no id.
+func (l *checkpointLine) title() string {
+	if l.skipped() {
+		return l.Kind
+	}
+	return fmt.Sprintf("%s %d", l.Kind, l.ID)
 }
 
 // stateOf is the state of a checkpoint that did not complete.

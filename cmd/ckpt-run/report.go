@@ -118,7 +118,11 @@ func (w logWriter) Write(p []byte) (int, error) {
 
 func (r *report) checkpoint(l checkpointLine) string {
 	var b strings.Builder
-	head := fmt.Sprintf("%s %d", l.Kind, l.ID)
+	head := l.title()
+	if l.skipped() {
+		fmt.Fprintln(&b, r.paint(yellow, head+"  skipped: "+l.Decision))
+		return b.String()
+	}
 	if l.State != "completed" {
 		tone := yellow
 		if l.State == "failed" {

@@ -443,14 +443,14 @@ func (x *runner) onCheckpoint(r dataflow.CheckpointResult) {
 	}
 	x.mu.Lock()
 	x.history.add(l, measure)
-	x.latest = fmt.Sprintf("%s %d %s", l.Kind, l.ID, l.State)
+	x.latest = l.title() + " " + l.State
 	if r.Completed {
 		x.state = int64(l.StateBytes)
 	}
 	x.mu.Unlock()
 	x.noted(r, l)
 	x.event(l, func() string { return x.report.checkpoint(l) })
-	if l.State == "failed" || l.State == "declined" {
+	if (l.State == "failed" || l.State == "declined") && !l.skipped() {
 		x.log.Warn("checkpoint not completed", "checkpoint", r.ID, "state", l.State, "reason", r.Reason, "cause", l.Text)
 	}
 }

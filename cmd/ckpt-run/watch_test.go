@@ -2,20 +2,27 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/spillway-io/spillway/backends"
+	"github.com/spillway-io/spillway/backends/local"
 )
 
 // page is what a running job answers.
@@ -173,6 +180,100 @@ func TestTrigger(t *testing.T) {
 			}
 		})
 	}
+}
+
+// free is the free space of stores opened as "narrow:///dir".
+var free atomic.Int64
+
+func init() {
+	backends.Register("narrow", func(_ context.Context, u *url.URL) (backends.Backend, error) { return narrow{local.New(u.Path)}, nil })
+}
+
+type narrow struct{ backends.Backend }
+
+func (narrow) Space(context.Context) (backends.Space, error) {
+	return backends.Space{Free: free.Load()}, nil
+}
+
+// TestSkipped: where not even the state fits, a checkpoint is skipped: the log,
+// the lines, the metrics and the summary say so. It takes no slot, and when there
+// is room again, the next one completes.
+func TestSkipped(t *testing.T) {
+	free.Store(1 << 50)
+	store := t.TempDir()
+	args := strings.Fields("slow unaligned --sleep 1ms --interval 50ms --set unaligned.trigger=auto --set checkpoint.retained=50 --store narrow://" + store)
+	begun, skipped, resumed := make(chan string, 1), make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	var stdout, stderr bytes.Buffer
+	lines := hook(func(line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		stdout.WriteString(line)
+		s := told(t, stdout.Bytes())
+		n := len(s.with(func(l checkpointLine) bool { return l.Reason == "skipped" }))
+		switch last := s.checkpoints; {
+		case len(last) == 0:
+		case completed(last[len(last)-1]) && n == 0:
+			free.Store(1) // its state is known by now
+		case n == 2 && last[len(last)-1].Reason == "skipped":
+			close(skipped)
+		case n > 2 && completed(last[len(last)-1]):
+			select {
+			case <-resumed:
+			default:
+				close(resumed)
+			}
+		}
+	})
+	log := hook(func(line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		stderr.WriteString(line)
+		if _, url, found := strings.Cut(line, `msg="live page" url=`); found {
+			begun <- strings.TrimSuffix(strings.TrimSpace(url), "/")
+		}
+	})
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, env{stdout: lines, stderr: log}, slices.Concat(args, []string{"--duration", "0", "--json", "--listen", ":0"}))
+	}()
+	wait := func(c <-chan struct{}) {
+		select {
+		case <-c:
+		case <-code:
+			require.Fail(t, "it has ended")
+		}
+	}
+	wait(skipped)
+	p := page{t, <-begun}
+	require.Regexp(t, `\nspillway_checkpoints_total\{alignment="aligned",kind="checkpoint",reason="skipped",state="declined"\} \d+\n`, string(p.get("/metrics", 200)))
+	free.Store(1 << 50)
+	wait(resumed)
+	end()
+	require.Equal(t, 130, <-code)
+
+	s := told(t, stdout.Bytes())
+	next := uint64(1)
+	for _, l := range s.checkpoints {
+		if l.Reason == "skipped" {
+			require.Equal(t, "declined", l.State)
+			require.Regexp(t, `^1 B free, the state alone needs \S+ .?i?B$`, l.Decision)
+			require.Contains(t, stderr.String(), `msg="checkpoint skipped: `+l.Decision+`"`)
+			require.Zero(t, l.ID)
+			require.Equal(t, "checkpoint  skipped: "+l.Decision+"\n", new(report).checkpoint(l))
+			continue
+		}
+		require.Equal(t, next, l.ID, "one that is skipped takes no slot")
+		next++
+	}
+	require.NotContains(t, stderr.String(), "checkpoint not completed")
+	require.Len(t, s.with(func(l checkpointLine) bool { return l.Reason == "skipped" }), s.summary.Declined)
+
+	s = tell(t, slices.Concat(args, []string{"--restore", "latest", "--duration", "200ms"})...)
+	require.Zero(t, s.code, s.log)
+	s.exact(t)
 }
 
 // TestFallbackPerTask: the bound of one subtask is as good as that of all.
