@@ -184,6 +184,11 @@ type Capabilities struct {
 	// HeldUntilFinish: the store can lose what Write has taken until Finish
 	// answers; whoever wants to retry keeps the bytes until then.
 	HeldUntilFinish bool
+	// AbortsFinish: Abort keeps a Finish that waits for the store from making the
+	// object visible, without the end of its context. A Finish whose context cannot
+	// end waits on the goroutine of its caller, for as long as the store takes: that
+	// is quicker.
+	AbortsFinish bool
 	// Remote: bytes cross a network, so that compression pays.
 	Remote bool
 	// FreeSpace: Space works.

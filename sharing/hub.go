@@ -29,12 +29,13 @@ type Options struct {
 // Hub is what all groups of a process share.
 type Hub struct {
 	Options
-	budget   *Budget
-	held     bool // the store can lose what Write has taken
-	overflow overflow
-	memory   memory
-	ahead    atomic.Int64 // bytes of memory in chunks that wait for the store
-	crew     crew
+	budget       *Budget
+	held         bool // the store can lose what Write has taken
+	abortsFinish bool // of the store: cancel need not end the context of a Finish
+	overflow     overflow
+	memory       memory
+	ahead        atomic.Int64 // bytes of memory in chunks that wait for the store
+	crew         crew
 
 	mu    sync.Mutex
 	files map[*File]struct{} // not ended
@@ -42,7 +43,8 @@ type Hub struct {
 
 // NewHub returns a hub without groups.
 func NewHub(o Options) *Hub {
-	h := &Hub{Options: o, budget: o.Budget, held: o.Backend.Capabilities().HeldUntilFinish, files: map[*File]struct{}{}}
+	c := o.Backend.Capabilities()
+	h := &Hub{Options: o, budget: o.Budget, held: c.HeldUntilFinish, abortsFinish: c.AbortsFinish, files: map[*File]struct{}{}}
 	h.overflow.hub = h
 	h.budget.relieve = h.relieve
 	return h

@@ -403,9 +403,13 @@ func (f *File) replayKept() error {
 // commit makes the object durable. A store that keeps what it was given is not
 // asked twice: what it could not sync is lost.
 func (f *File) commit() error {
+	ctx := f.ctx
+	if f.hub.abortsFinish {
+		ctx = context.WithoutCancel(ctx)
+	}
 	for unknown := false; ; {
 		var info backends.Info
-		err := f.call(func() (err error) { info, err = f.object.Finish(f.ctx); return err })
+		err := f.call(func() (err error) { info, err = f.object.Finish(ctx); return err })
 		if unknown && errors.Is(err, inflight.ErrExist) {
 			// The first object has appeared; names are never used twice, so it is ours.
 			info, err = f.hub.Backend.Stat(f.ctx, f.path)

@@ -77,7 +77,7 @@ func (b *Backend) URL() string {
 
 // Capabilities declares what a directory promises.
 func (b *Backend) Capabilities() backends.Capabilities {
-	return backends.Capabilities{Exclusive: true, AtomicList: true, SyncNames: true, FreeSpace: hasSpace}
+	return backends.Capabilities{Exclusive: true, AtomicList: true, SyncNames: true, AbortsFinish: true, FreeSpace: hasSpace}
 }
 
 // Close drops the objects that are still open and closes the sources. It waits

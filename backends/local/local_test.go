@@ -280,6 +280,37 @@ func TestFinishEndedByAbort(t *testing.T) {
 	require.Empty(t, list(t, open(t, b.root), ""))
 }
 
+// TestAbortsFinish: a Finish whose context cannot end stays on its goroutine, and
+// Abort decides it all the same.
+func TestAbortsFinish(t *testing.T) {
+	b := New(t.TempDir())
+	began, release := hang(b, false)
+	o, err := b.Create(t.Context(), "x", backends.CreateOptions{})
+	require.NoError(t, err)
+	go func() {
+		<-began
+		_ = o.Abort(context.Background())
+		release()
+	}()
+	_, err = o.Finish(context.Background())
+	require.ErrorIs(t, err, inflight.ErrClosed)
+	require.Empty(t, list(t, b, ""))
+	require.Empty(t, leftovers(t, b, ""))
+
+	b.sync = (*os.File).Sync
+	for range 100 {
+		o, err := b.Create(t.Context(), "y", backends.CreateOptions{})
+		require.NoError(t, err)
+		ended := make(chan struct{})
+		go func() { _ = o.Abort(context.Background()); close(ended) }()
+		_, err = o.Finish(context.Background())
+		<-ended
+		require.Equal(t, err == nil, slices.Equal(list(t, b, ""), []string{"y"}), err)
+		require.NoError(t, b.Remove(t.Context(), "y"))
+	}
+	require.NoError(t, b.Close())
+}
+
 func TestFinishUnknownWhenItsContextEndsBehindTheRename(t *testing.T) {
 	synctest.Test(t, finishUnknown) // its half second passes at once
 }
@@ -306,20 +337,36 @@ func TestSyncNamesDoesNotOutliveItsContext(t *testing.T) {
 	release()
 }
 
-func TestCloseDoesNotWaitForEver(t *testing.T) { synctest.Test(t, closeSoon) }
+// TestCloseDoesNotWaitForEver: nor does a Finish whose context can end.
+func TestCloseDoesNotWaitForEver(t *testing.T) {
+	for _, inline := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { closeSoon(t, inline) })
+	}
+}
 
-func closeSoon(t *testing.T) {
+func closeSoon(t *testing.T, inline bool) {
 	b := New(t.TempDir())
 	began, release := hang(b, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if inline {
+		ctx = context.Background()
+	}
 	finished := make(chan error, 1)
-	go func() { finished <- tryPut(context.Background(), b, "x", "x", false) }()
+	go func() { finished <- tryPut(ctx, b, "x", "x", false) }()
 	<-began
 	start := time.Now()
 	require.NoError(t, b.Close())
 	require.Equal(t, time.Second, time.Since(start))
+	if inline {
+		release()
+	}
 	require.ErrorIs(t, <-finished, inflight.ErrClosed)
-	release()
+	if !inline {
+		release()
+	}
 	b.background.Wait()
+	require.Empty(t, list(t, open(t, b.root), ""))
 }
 
 func TestLinkNoReplace(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 const (
 	writing    = iota // until Finish or Abort
 	finishing         // Finish waits for the disk; it can still be given up
+	syncing           // the same, on the goroutine of the caller: Abort gives it up
 	publishing        // the rename is under way or done
 	ended
 )
@@ -104,7 +105,11 @@ func (o *object) ReadAt(p []byte, off int64) (int, error) {
 
 // Finish syncs the file and renames it.
 func (o *object) Finish(ctx context.Context) (backends.Info, error) {
-	if !o.state.CompareAndSwap(writing, finishing) {
+	waits := int32(finishing)
+	if ctx.Done() == nil {
+		waits = syncing
+	}
+	if !o.state.CompareAndSwap(writing, waits) {
 		return backends.Info{}, o.closedError("finish")
 	}
 	err := o.failed
@@ -116,13 +121,18 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 		o.discard()
 		return backends.Info{}, err
 	}
+	if waits == syncing {
+		o.b.background.Add(1) // Close waits for the disk here too
+		defer o.b.background.Done()
+		return o.publish(waits)
+	}
 	type answer struct {
 		info backends.Info
 		err  error
 	}
 	done := make(chan answer, 1)
 	o.b.background.Go(func() {
-		info, err := o.publish()
+		info, err := o.publish(waits)
 		done <- answer{info, err}
 	})
 	select {
@@ -147,7 +157,7 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 // publish makes the object durable and then visible. A failed sync is final:
 // the kernel may have dropped what it could not write, so that a second one
 // would succeed without it.
-func (o *object) publish() (backends.Info, error) {
+func (o *object) publish(waits int32) (backends.Info, error) {
 	defer o.b.forget(closer{o})
 	defer o.file.Close()
 	err := o.b.sync(o.file)
@@ -155,8 +165,8 @@ func (o *object) publish() (backends.Info, error) {
 	if err == nil {
 		info, err = o.info()
 	}
-	if err == nil && !o.state.CompareAndSwap(finishing, publishing) {
-		err = inflight.ErrClosed // Finish has given up
+	if err == nil && !o.state.CompareAndSwap(waits, publishing) {
+		err = inflight.ErrClosed // it was given up
 	}
 	if err == nil {
 		err = o.rename()
@@ -219,6 +229,7 @@ func (o *object) Abort(context.Context) error {
 	if o.state.CompareAndSwap(writing, ended) {
 		o.discard()
 	}
+	o.state.CompareAndSwap(syncing, ended)
 	return nil
 }
 

@@ -44,6 +44,14 @@ func NewFaults(b backends.Backend, rules ...Rule) *Faults {
 	return f
 }
 
+// Capabilities are those of the inner store; but what hangs in a fault ends with
+// its context only.
+func (f *Faults) Capabilities() backends.Capabilities {
+	c := f.Backend.Capabilities()
+	c.AbortsFinish = false
+	return c
+}
+
 // Set replaces the rules, and counts from 1 again.
 func (f *Faults) Set(rules ...Rule) {
 	f.mu.Lock()
