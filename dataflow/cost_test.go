@@ -158,7 +158,7 @@ func BenchmarkCheckpointCost(b *testing.B) {
 	d.Start()
 	sinks := func() (n uint64) {
 		for task, k := range d.Records() {
-			if task.Vertex == "sink" {
+			if task.Vertex == "count" {
 				n += k
 			}
 		}

@@ -16,7 +16,7 @@
 //	task.go, checkpoint.go   the step of a task; the snapshot of a task
 //	coordinator.go           when a checkpoint is triggered, complete, or given up
 //	decide.go, stats.go      what a coordinator may decide upon, and what is counted
-//	operator.go, state.go    what users write
+//	operator.go, state.go    what users write; chain.go: several operators in one task
 //	timers.go                timers, which are keyed state
 //	sources.go, blocking.go  sources; sinks.go: sinks; script.go: their faults
 //	graph.go, plan.go        jobs, and which edges may hold channel state

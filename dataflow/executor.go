@@ -2,6 +2,7 @@ package dataflow
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -139,9 +140,27 @@ func (w *worker) run() {
 			case <-w.token:
 			}
 		default:
-			<-w.token
+			w.park()
 		}
 	}
+}
+
+// yields is how often an actor lets others go first before it is parked. Most
+// waits are for one of them, and end by that: to park and be woken costs more
+// than a buffer of work.
+const yields = 2
+
+// park waits for a wake-up.
+func (w *worker) park() {
+	for range yields {
+		select {
+		case <-w.token:
+			return
+		default:
+			runtime.Gosched()
+		}
+	}
+	<-w.token
 }
 
 // String returns for example "no input until 1.5s".

@@ -88,14 +88,20 @@ type Context struct {
 	// Rand is seeded under a seeded executor.
 	Rand *rand.Rand
 	t    *task
+	link int   // which one of a chain
+	next *link // takes what is emitted; nil: the outputs
 }
 
 // Now is the time since the executor began.
 func (c *Context) Now() time.Duration { return c.t.exec.Now() }
 
-// Emit sends a record to all outputs. It never blocks: what does not fit into
+// Emit sends a record to all outputs, or to the next operator of the chain. It never blocks: what does not fit into
 // the buffers overdraws.
 func (c *Context) Emit(r Record) {
+	if c.next != nil {
+		c.next.process(r)
+		return
+	}
 	for _, p := range c.t.out {
 		p.emit(r)
 	}
@@ -119,7 +125,9 @@ func (c *Context) Busy(d time.Duration) { c.t.busyUntil = c.Now() + d }
 
 // Register gives a piece of state to the runtime, which restores it now and
 // takes it into every snapshot. It is called in Open.
-func (c *Context) Register(name inflight.StateName, s State) error { return c.t.register(name, s) }
+func (c *Context) Register(name inflight.StateName, s State) error {
+	return c.t.register(inChain(c.link, name), s)
+}
 
 // Watermark is the event time of this task.
 func (c *Context) Watermark() int64 { return c.t.watermark }

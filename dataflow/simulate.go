@@ -51,7 +51,7 @@ type SimulationPlan struct {
 // SimulationVertex is one vertex of a random graph.
 type SimulationVertex struct {
 	Name        string
-	Kind        string // source, map, fan, keyed, window, sink
+	Kind        string // source, fan, keyed, chain, window, sink
 	Parallelism int
 	Busy        time.Duration
 	Inputs      []Input
@@ -315,6 +315,9 @@ func (s *simulation) graph() *Graph {
 				})(0)
 			case "window":
 				return &simWindow{sim: s}
+			case "chain":
+				keyed := func(int) Operator { return &simKeyed{busy: v.Busy} }
+				return Chain(keyed, keyed)(0)
 			case "sink":
 				return &simSink{sim: s}
 			}
@@ -507,7 +510,7 @@ func planOf(seed uint64) (p SimulationPlan) {
 	for i := range sources + 1 + r.IntN(3) {
 		v := SimulationVertex{Name: fmt.Sprintf("v%d", i), Kind: "source", Parallelism: 1 + r.IntN(4)}
 		if i >= sources {
-			v.Kind = []string{"fan", "keyed", "keyed", "window"}[r.IntN(4)]
+			v.Kind = []string{"fan", "keyed", "chain", "window"}[r.IntN(4)]
 			if r.IntN(4) == 0 {
 				v.Busy = time.Duration(r.IntN(300)) * time.Microsecond
 			}

@@ -87,9 +87,7 @@ func BenchmarkKeyedPut(b *testing.B) {
 }
 
 func TestTimers(t *testing.T) {
-	task := &task{}
-	c := &Context{t: task}
-	s, err := NewTimers(c)
+	s, err := NewTimers(&Context{t: &task{}})
 	require.NoError(t, err)
 	key := func(s string) Key { return StringKey([]byte(s)) }
 	s.Set(Timer{Event: true, At: 20, Key: key("b")})
@@ -102,8 +100,8 @@ func TestTimers(t *testing.T) {
 	require.Equal(t, 4, s.Len())
 
 	// A restored one fires the same.
-	task.restored = map[inflight.StateName][]byte{"timers": encoded(s.Freeze())}
-	back, err := NewTimers(c)
+	restored := &task{restored: map[inflight.StateName][]byte{"timers": encoded(s.Freeze())}}
+	back, err := NewTimers(&Context{t: restored})
 	require.NoError(t, err)
 	for _, s := range []*Timers{s, back} {
 		var fired []string

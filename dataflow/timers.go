@@ -21,13 +21,18 @@ type Timer struct {
 // as if nothing had happened. Setting one twice sets one.
 type Timers struct {
 	t     *task
+	link  int // whose they are, in a chain
 	event timerQueue
 	clock timerQueue
 }
 
 // NewTimers registers the timers of an operator.
 func NewTimers(c *Context) (*Timers, error) {
-	s := &Timers{t: c.t, event: newTimerQueue(), clock: newTimerQueue()}
+	if c.t.timers != nil {
+		return nil, &inflight.Error{Op: "open", Object: c.Task.String(), Mend: "give the other one a vertex of its own",
+			Err: fmt.Errorf("two operators of a chain have timers: %w", inflight.ErrConfig)}
+	}
+	s := &Timers{t: c.t, link: c.link, event: newTimerQueue(), clock: newTimerQueue()}
 	if err := c.Register("timers", s); err != nil {
 		return nil, err
 	}
