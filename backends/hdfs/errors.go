@@ -54,12 +54,22 @@ func (b *Backend) explain(ctx context.Context, c *client, op, name string, err e
 		e.Err = ctx.Err()
 	default:
 		k := b.classify(c, err)
+		if tooBusy(err) {
+			b.tell(inflight.EventThrottled, op, k)
+		}
 		if k.sentinel == inflight.ErrPermission {
 			k = b.permission(ctx, name, k)
 		}
 		e.Err, e.Mend = k, k.mend
 	}
 	return e
+}
+
+// tooBusy reports whether a namenode says that it has too much to do: its queue of
+// calls is full, and ipc.<port>.backoff.enable is set.
+func tooBusy(err error) bool {
+	remote := hdfs.Error(nil)
+	return errors.As(err, &remote) && strings.HasSuffix(remote.Exception(), ".RetriableException") && strings.Contains(remote.Message(), "too busy")
 }
 
 // classify returns of which kind err is.

@@ -25,6 +25,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/backends"
@@ -52,6 +53,7 @@ type Backend struct {
 	objects map[*object]struct{}
 
 	pipelines pipelines
+	observer  atomic.Pointer[inflight.Observer]
 }
 
 // New returns the store that o describes. It makes no request; what cannot work
@@ -102,6 +104,21 @@ func (b *Backend) Close() error {
 		b.pool.close()
 	}
 	return nil
+}
+
+// SetObserver has o told of requests that are made again, and of those that the
+// namenode refuses since it is too busy. Calls under way may not tell.
+func (b *Backend) SetObserver(o inflight.Observer) { b.observer.Store(&o) }
+
+func (b *Backend) tell(name inflight.EventName, op string, err error) {
+	if o := b.observer.Load(); o != nil {
+		(*o).Observe(inflight.Event{Name: name, Object: op, Count: 1, Err: err})
+	}
+}
+
+// again tells of a request that is made again since err came of it.
+func (b *Backend) again(ctx context.Context, c *client, op, name string, err error) {
+	b.tell(inflight.EventRetried, op, b.explain(ctx, c, op, name, err))
 }
 
 // ready is asked first by every call.
@@ -169,6 +186,7 @@ func do[T any](ctx context.Context, b *Backend, op, name string, f func(*client)
 		}
 		t, err := run(ctx, c, f)
 		if err != nil && c.reused && c.fault() != nil && ctx.Err() == nil {
+			b.again(ctx, c, op, name, err)
 			continue
 		}
 		return t, b.explain(ctx, c, op, name, err)

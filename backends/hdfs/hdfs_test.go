@@ -373,6 +373,33 @@ func TestNobodyAnswers(t *testing.T) {
 	require.ErrorIs(t, err, inflight.ErrClosed)
 }
 
+// TestObserver has a connection that broke while it waited, and a namenode that
+// is too busy.
+func TestObserver(t *testing.T) {
+	b, err := open(t, "hdfs://127.0.0.1:1/x")
+	require.NoError(t, err)
+	var got []inflight.Event
+	b.SetObserver(inflight.ObserverFunc(func(e inflight.Event) { got = append(got, e) }))
+	c := &client{pool: b.pool, conns: map[*conn]struct{}{}}
+	c.life, c.stop = context.WithCancel(t.Context())
+	c.users.Store(1)
+	c.release()
+	_, err = do(t.Context(), b, "stat", "a", func(c *client) (any, error) {
+		c.spoil(io.EOF)
+		return nil, io.EOF
+	})
+	require.ErrorIs(t, err, inflight.ErrUnavailable, "nobody answers the second try")
+	require.Len(t, got, 1)
+	require.Equal(t, []any{inflight.EventRetried, "stat", int64(1)}, []any{got[0].Name, got[0].Object, got[0].Count})
+	require.ErrorContains(t, got[0].Err, "stat hdfs://127.0.0.1:1/x/a: ")
+
+	busy := exception{"org.apache.hadoop.ipc.RetriableException", "Server too busy"}
+	require.ErrorIs(t, b.explain(t.Context(), nil, "list", "a", busy), inflight.ErrUnavailable)
+	require.Equal(t, []any{inflight.EventThrottled, "list"}, []any{got[1].Name, got[1].Object})
+	_ = b.explain(t.Context(), nil, "list", "a", exception{"org.apache.hadoop.ipc.RetriableException", "safe mode"})
+	require.Len(t, got, 2)
+}
+
 // TestPool takes and gives back clients that are connected to nobody.
 func TestPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -78,6 +78,7 @@ func (b *Backend) Create(ctx context.Context, name string, opt backends.CreateOp
 		case err == nil:
 			return o, b.adopt(o)
 		case c.reused && c.fault() != nil && ctx.Err() == nil:
+			b.again(ctx, c, "create", name, err)
 			continue
 		case !o.state.CompareAndSwap(creating, ended): // it was made while the context ended
 			o.discard()
@@ -291,6 +292,8 @@ func (o *object) seal(ctx context.Context) error {
 			return o.lost("finish", err)
 		case late, !replicating && o.client.byDatanode(err), !replicating && !inflight.Retryable(o.b.classify(o.client, err)):
 			return o.lost("finish", err)
+		case !replicating: // to ask until the block is reported is no trouble
+			o.b.again(ctx, o.client, "finish", o.name, err)
 		}
 		select {
 		case <-time.After(pause):

@@ -163,6 +163,7 @@ func (r *stream) Read(p []byte) (int, error) {
 		c := r.client
 		r.failed++
 		if final := r.failed == maxReads || c == nil || r.ctx.Err() != nil || errors.Is(err, inflight.ErrCorrupt) || errors.Is(err, inflight.ErrNotExist); !final {
+			r.s.b.again(r.ctx, c, "read", r.s.info.Name, err)
 			c.spoil(err)
 			r.letGo()
 			continue
