@@ -309,6 +309,9 @@ func (p *Plan) copyFile(ctx context.Context, h StreamHandle, name string, copied
 	}
 	copied[name] = true
 	r, err := p.c.openStream(ctx, h)
+	if errors.Is(err, inflight.ErrNotExist) { // what the user has named is there
+		err = &inflight.Error{Op: p.Verb, Object: path.Join(p.c.Dir, p.c.Name), Err: fmt.Errorf("%w: %w", inflight.ErrDamaged, err), Mend: "put the file back, or take an older checkpoint"}
+	}
 	if err != nil {
 		return err
 	}

@@ -356,6 +356,25 @@ func TestFlinkDamagedAnyhow(t *testing.T) {
 	}
 }
 
+// TestFlinkFileGone: a file that a checkpoint refers to and that is not there is a
+// fault of the checkpoint, not of who has named it.
+func TestFlinkFileGone(t *testing.T) {
+	root := flinktest.Unpack(t, "resume")
+	fuzzStore = toStore(t, root, "x")
+	dir := "x/" + flinktest.CheckpointDir(t, root)
+	for info, err := range fuzzStore.List(t.Context(), dir+"/") {
+		require.NoError(t, err)
+		if path.Base(info.Name) != "_metadata" {
+			require.NoError(t, fuzzStore.Remove(t.Context(), info.Name))
+		}
+	}
+	anyhow(t, "fuzz:///"+dir, "files gone")
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, 1, run(t.Context(), testEnv(&stdout, &stderr), []string{"flink", "relocate", "fuzz:///" + dir, "fuzz:///new"}))
+	require.Contains(t, stderr.String(), "does not exist")
+	require.Contains(t, stderr.String(), "put the file back")
+}
+
 // damage changes some bytes.
 func damage(r *rand.Rand, p []byte) []byte {
 	at := r.IntN(len(p))
