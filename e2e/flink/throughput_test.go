@@ -32,38 +32,40 @@ func TestThroughput(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "-C", "../..", "test", "-c", "-o", ours, "./dataflow").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, body := range bodies {
-		all := append([]string{"spillway"}, sources...)
-		cpu, records := map[string][]float64{}, map[string][]float64{}
-		for range rounds {
-			for _, who := range all {
-				var r rate
-				if who == "spillway" {
-					r = spillway(t, ours, body, seconds)
-				} else {
-					r = flinkRate(t, who, body, warm, seconds)
+		t.Run(fmt.Sprintf("%dB", body), func(t *testing.T) {
+			all := append([]string{"spillway"}, sources...)
+			cpu, records := map[string][]float64{}, map[string][]float64{}
+			for range rounds {
+				for _, who := range all {
+					var r rate
+					if who == "spillway" {
+						r = spillway(t, ours, body, seconds)
+					} else {
+						r = flinkRate(t, who, body, warm, seconds)
+					}
+					require.Positive(t, r.cpuNS)
+					require.Positive(t, r.records)
+					cpu[who], records[who] = append(cpu[who], r.cpuNS), append(records[who], r.records)
 				}
-				require.Positive(t, r.cpuNS)
-				require.Positive(t, r.records)
-				cpu[who], records[who] = append(cpu[who], r.cpuNS), append(records[who], r.records)
 			}
-		}
-		if !full() {
-			continue
-		}
-		for _, who := range all {
-			say(t, "throughput, %4d bytes, %-8s  CPU %6.1f ns a record %v, %5.2f M records/s %v", body, who, median(cpu[who]), rounded(cpu[who], 1), median(records[who])/1e6, rounded(records[who], 1e6))
-		}
-		for _, source := range sources {
-			c, r := median(cpu["spillway"])/median(cpu[source]), median(records["spillway"])/median(records[source])
-			say(t, "throughput, %4d bytes, against %s: %.2f of the CPU, %.2f times the records/s", body, source, c, r)
-			if source == "datagen" {
-				require.LessOrEqual(t, c, 0.6)
-				require.GreaterOrEqual(t, r, 1.5)
-			} else {
-				require.LessOrEqual(t, c, 1.0)
-				require.GreaterOrEqual(t, r, 1.0)
+			if !full() {
+				return
 			}
-		}
+			for _, who := range all {
+				say(t, "throughput, %4d bytes, %-8s  CPU %6.1f ns a record %v, %5.2f M records/s %v", body, who, median(cpu[who]), rounded(cpu[who], 1), median(records[who])/1e6, rounded(records[who], 1e6))
+			}
+			for _, source := range sources {
+				c, r := median(cpu["spillway"])/median(cpu[source]), median(records["spillway"])/median(records[source])
+				say(t, "throughput, %4d bytes, against %s: %.2f of the CPU, %.2f times the records/s", body, source, c, r)
+				if source == "datagen" {
+					require.LessOrEqual(t, c, 0.6)
+					require.GreaterOrEqual(t, r, 1.5)
+				} else {
+					require.LessOrEqual(t, c, 1.0)
+					require.GreaterOrEqual(t, r, 1.0)
+				}
+			}
+		})
 	}
 }
 
