@@ -25,6 +25,8 @@ type Coordinator struct {
 	claim *format.Manifest
 	base  *Checkpoint
 
+	unfilled []inflight.CheckpointID // slots above the base, at the start
+
 	filling sync.Mutex // held while slots are filled; taken before mu
 	retire  sync.Mutex // one retirement at a time
 
@@ -70,6 +72,11 @@ func newCoordinator(l *Log, claim *format.Manifest, base *format.Manifest) *Coor
 
 // Base returns the checkpoint to restore; nil: the job starts afresh.
 func (c *Coordinator) Base() *Checkpoint { return c.base }
+
+// Unfilled returns the slots above the base that had files and no manifest when
+// the coordinator started, ascending: each was never completed, or its manifest is
+// gone. Nothing tells the two apart. Where nothing was to be restored, it is empty.
+func (c *Coordinator) Unfilled() []inflight.CheckpointID { return slices.Clone(c.unfilled) }
 
 // Epoch returns the id of the coordinator's claim. Sinks commit what the base
 // holds and roll back other transactions of smaller epochs only.

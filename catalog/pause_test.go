@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"path"
+	"strings"
 	"sync"
 	"testing"
 
@@ -251,11 +252,46 @@ func TestStartPassesPendingDirectories(t *testing.T) {
 	d := start(t, l, StartOptions{})
 	require.Equal(t, base, d.Base().Manifest.ID)
 	require.EqualValues(t, 5, d.Epoch(), "above all that was pending")
+	require.Equal(t, []inflight.CheckpointID{2, 3, 4, 5}, d.Unfilled(), "some have a claim by now")
 	d.ReplayDone()
 	commit(t, m, d)
 	require.NoError(t, d.Retire(t.Context()))
 	require.Len(t, m.names(), 2)
 	whole(t, m)
+}
+
+// TestManifestGone has checkpoints whose manifests were deleted.
+func TestManifestGone(t *testing.T) {
+	m := newMemory()
+	c := start(t, openLog(t, m, Options{Retained: 2}), StartOptions{})
+	commit(t, m, c)
+	last := commit(t, m, c)
+	require.NoError(t, c.Retire(t.Context()))
+	remove := func(id inflight.CheckpointID) { delete(m.objects, fmt.Sprintf("job/chk-%010d/_manifest.json", id)) }
+	remove(last)
+	d := start(t, openLog(t, m, Options{}), StartOptions{})
+	require.Equal(t, last-1, d.Base().Manifest.ID)
+	require.Equal(t, []inflight.CheckpointID{last}, d.Unfilled())
+	require.Empty(t, start(t, openLog(t, m, Options{}), StartOptions{}).Unfilled(), "its slot is a claim now")
+
+	// There is no other one.
+	for name := range m.objects {
+		if strings.HasSuffix(name, "_manifest.json") {
+			delete(m.objects, name)
+		}
+	}
+	fresh := start(t, openLog(t, m, Options{}), StartOptions{})
+	require.Nil(t, fresh.Base())
+	require.Equal(t, []inflight.CheckpointID{last - 1, last}, fresh.Unfilled())
+	require.Empty(t, start(t, openLog(t, newMemory(), Options{}), StartOptions{}).Unfilled())
+
+	// Not every slot below it can be filled.
+	m = newMemory()
+	m.objects["job/chk-0000000500/g0-x.cstate"] = []byte("x")
+	_, err := openLog(t, m, Options{}).Start(t.Context(), StartOptions{})
+	require.ErrorIs(t, err, inflight.ErrDamaged)
+	require.ErrorContains(t, err, "chk-0000000500: damaged manifest: it has files and no manifest")
+	require.ErrorContains(t, err, "(put its manifest back, or delete the directory job/chk-0000000500)")
 }
 
 func TestSyncOrder(t *testing.T) {

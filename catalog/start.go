@@ -29,8 +29,9 @@ func (l *Log) Start(ctx context.Context, o StartOptions) (*Coordinator, error) {
 		return nil, &inflight.Error{Op: "start", Object: l.path(""), Err: fmt.Errorf("%w: exclusive create and ordered listing are needed", inflight.ErrUnsupported),
 			Mend: "use another store"}
 	}
+	var unfilled []inflight.CheckpointID // of all rounds: a claim of ours may have filled one since
 	for try := range maxStarts {
-		c, err := l.startOnce(ctx, o)
+		c, err := l.startOnce(ctx, o, &unfilled)
 		if !errors.Is(err, errAgain) {
 			return c, err
 		}
@@ -38,10 +39,15 @@ func (l *Log) Start(ctx context.Context, o StartOptions) (*Coordinator, error) {
 			return nil, err
 		}
 	}
+	if n := len(unfilled); n > 0 && l.topIs(ctx, func(top int64) bool { return top < int64(unfilled[n-1]) }) {
+		last := unfilled[n-1]
+		return nil, l.fail("start", last, fmt.Errorf("%w: it has files and no manifest, and nor has any slot in the %d below it", inflight.ErrDamaged, maxStarts),
+			"put its manifest back, or delete the directory "+l.dir(last))
+	}
 	return nil, &inflight.Error{Op: "start", Object: l.path(""), Err: fmt.Errorf("%w: other coordinators keep starting", inflight.ErrFenced), Mend: "run one coordinator a job"}
 }
 
-func (l *Log) startOnce(ctx context.Context, o StartOptions) (*Coordinator, error) {
+func (l *Log) startOnce(ctx context.Context, o StartOptions, unfilled *[]inflight.CheckpointID) (*Coordinator, error) {
 	var older []*format.Manifest
 	st, err := l.read(ctx, func(st *state) (err error) {
 		if o.Base != BaseFresh {
@@ -65,12 +71,19 @@ func (l *Log) startOnce(ctx context.Context, o StartOptions) (*Coordinator, erro
 			return nil, l.fail("start", plan.base.ID, err, "")
 		}
 	}
+	if o.Base != BaseFresh {
+		for _, id := range st.unfilled(plan.base) {
+			*unfilled = insert(*unfilled, id)
+		}
+	}
 	claim := plan.manifest(l.job, l.hooks.attempt())
 	if err := l.claim(ctx, claim); err != nil {
 		return nil, err
 	}
 	l.o.Observer.Observe(inflight.Event{Name: inflight.EventClaimed, Checkpoint: claim.ID})
-	return newCoordinator(l, claim, plan.base), nil
+	c := newCoordinator(l, claim, plan.base)
+	c.unfilled = *unfilled
+	return c, nil
 }
 
 func (p *claimPlan) manifest(job, attempt string) *format.Manifest {

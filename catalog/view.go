@@ -90,6 +90,24 @@ func (v *view) top() int64 {
 	return -1
 }
 
+// unfilled returns the slots above base that have files and no entry; those above
+// the newest base where an older one is chosen, since what is between them may be
+// retired.
+func (st *state) unfilled(base *format.Manifest) (ids []inflight.CheckpointID) {
+	above := int64(-1)
+	for _, m := range []*format.Manifest{base, st.base} {
+		if m != nil {
+			above = max(above, int64(m.ID))
+		}
+	}
+	for _, s := range st.slots {
+		if s.entry == nil && len(s.files) > 0 && int64(s.id) > above {
+			ids = append(ids, s.id)
+		}
+	}
+	return ids
+}
+
 // size returns the size of a file of the job, relative to it.
 func (v *view) size(name string) (int64, bool) {
 	id, base, err := format.SplitFileName(name)

@@ -232,6 +232,8 @@ func (c *CheckpointLine) meaning() string {
 		return fmt.Sprintf("a coordinator went back to %d, over %s", *c.Base, ids(c.PassedOver))
 	case c.Kind == catalog.SlotClaim:
 		return fmt.Sprintf("a coordinator started from %d", *c.Base)
+	case c.State == catalog.StatePending && c.Files > 0:
+		return "no manifest: somebody may be writing it, or it was never completed, or its manifest is gone"
 	case c.State == catalog.StatePending:
 		return "not committed: somebody may be writing it"
 	case c.State == catalog.StateOrphaned:

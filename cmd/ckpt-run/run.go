@@ -293,7 +293,7 @@ func (x *runner) execute(ctx context.Context, b backends.Backend) error {
 		Capacity: x.bound,
 		Graph:    x.graph, Dataflow: x.settings.Dataflow,
 		Start: x.settings.Start, Fresh: x.restore == "none", Catalog: x.settings.Catalog, Writer: x.settings.Writer, Restore: x.settings.Restore,
-		OnRestore: x.onRestore})
+		OnRestore: x.onRestore, Unfilled: x.onUnfilled})
 	if err != nil {
 		return err
 	}
@@ -431,6 +431,16 @@ func (x *runner) onRestore(i attach.RestoreInfo) {
 		return x.paint(bold, fmt.Sprintf("restored checkpoint %d", l.Checkpoint)) +
 			fmt.Sprintf("  %s, %s in %s\n", plural(int(l.Buffers), "buffer"), inBytes(float64(l.Bytes)), inMs(l.DurationMs))
 	})
+}
+
+// onUnfilled says what else than the checkpoint that is restored, or nothing, there
+// may have been.
+func (x *runner) onUnfilled(ids []inflight.CheckpointID) {
+	if len(ids) == 1 {
+		x.log.Warn(fmt.Sprintf("checkpoint %d has files and no manifest: it was never completed, or its manifest is gone", ids[0]))
+		return
+	}
+	x.log.Warn(fmt.Sprintf("checkpoints %s have files and no manifest: they were never completed, or their manifests are gone", strings.Trim(fmt.Sprint(ids), "[]")))
 }
 
 func (x *runner) onCheckpoint(r dataflow.CheckpointResult) {

@@ -54,6 +54,9 @@ type Options struct {
 
 	// OnRestore is told what was restored; may be nil.
 	OnRestore func(RestoreInfo)
+	// Unfilled is told which slots above what the first incarnation restores have
+	// files and no manifest, if there are any; may be nil.
+	Unfilled func([]inflight.CheckpointID)
 	// Capacity is how many bytes the queues and the partial records of the job
 	// can hold; a checkpoint that holds much more is not committed. May be nil.
 	Capacity func() int64
@@ -165,6 +168,9 @@ func (j *Job) start(ctx context.Context) (*store, error) {
 	coord, err := j.log.Start(ctx, start)
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
+	}
+	if ids := coord.Unfilled(); !j.claimed && len(ids) > 0 && j.o.Unfilled != nil {
+		j.o.Unfilled(ids)
 	}
 	j.claimed = true
 	s := newStore(j, coord, pool)
