@@ -44,7 +44,7 @@ func (b *books) recordTime() time.Duration {
 
 // balance is the sum over all counts.
 type balance struct {
-	Emitted, Counted, Lost, Duplicated uint64
+	Emitted, Counted, Lost, Duplicated, Keyless uint64
 	// Unknown are counts that had ended before the checkpoint that was restored:
 	// nothing is known of them here. Open are accounts that no source has closed.
 	Unknown, Open int
@@ -60,6 +60,7 @@ func (b *books) balance() (sum balance) {
 			sum.Counted += r.Counted
 			sum.Lost += r.Lost
 			sum.Duplicated += r.Duplicated
+			sum.Keyless += r.Keyless
 			if r.Total == nil {
 				sum.Open++
 				sum.Lost++ // its end at least

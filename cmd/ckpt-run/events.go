@@ -80,6 +80,7 @@ type resultLine struct {
 	Counted         uint64 `json:"counted"`
 	Lost            uint64 `json:"lost"`
 	Duplicated      uint64 `json:"duplicated"`
+	Keyless         uint64 `json:"keyless,omitempty"` // lines without the field of --key
 	ReplayedBuffers uint64 `json:"replayed_buffers"`
 	ReplayedBytes   uint64 `json:"replayed_bytes"`
 }

@@ -80,8 +80,12 @@ func (p *pipeline) graph() *dataflow.Graph {
 		g.Source(vertexChanges, 1, func(int) dataflow.Source { return numbered(p.parallelism, p.changeLog) })
 		inputs = append(inputs, dataflow.From(vertexChanges, dataflow.Hash(key)))
 	}
+	var keyless func([]byte) bool
+	if p.field != "" {
+		keyless = lacks(p.field)
+	}
 	g.Operator(vertexCount, p.parallelism, func(int) dataflow.Operator {
-		return dataflow.ScriptedOperator(&counter{key: key, text: text, sleep: p.sleep, books: &p.books}, p.faults)
+		return dataflow.ScriptedOperator(&counter{key: key, keyless: keyless, text: text, sleep: p.sleep, books: &p.books}, p.faults)
 	}, inputs...)
 	g.Operator(vertexSink, p.parallelism, func(int) dataflow.Operator {
 		return dataflow.ScriptedOperator(p.sink(), p.faults)

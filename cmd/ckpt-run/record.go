@@ -133,7 +133,8 @@ type received struct {
 	Counted    uint64  `json:"counted"`
 	Lost       uint64  `json:"lost"`
 	Duplicated uint64  `json:"duplicated"`
-	Total      *uint64 `json:"total,omitempty"` // once the account is closed
+	Keyless    uint64  `json:"keyless,omitempty"` // of those counted
+	Total      *uint64 `json:"total,omitempty"`   // once the account is closed
 }
 
 // take counts one record.
@@ -159,10 +160,11 @@ func (r *received) take(kind byte, number uint64) (data bool) {
 // checks the numbers.
 type counter struct {
 	dataflow.Base
-	key   dataflow.KeyFunc
-	text  func(dst []byte, k dataflow.Key) []byte
-	sleep time.Duration
-	books *books
+	key     dataflow.KeyFunc
+	keyless func(payload []byte) bool // asked where the key is empty; may be nil
+	text    func(dst []byte, k dataflow.Key) []byte
+	sleep   time.Duration
+	books   *books
 
 	counts *dataflow.Keyed[int64]
 	from   *dataflow.Value[[]received]
@@ -189,10 +191,14 @@ func (o *counter) Process(c *dataflow.Context, r dataflow.Record) error {
 	if len(b) < headBytes || int(binary.BigEndian.Uint16(b[1:])) >= len(o.from.V) {
 		return fmt.Errorf("%d bytes are no record: %w", len(b), inflight.ErrCorrupt)
 	}
-	if !o.from.V[binary.BigEndian.Uint16(b[1:])].take(b[0], binary.BigEndian.Uint64(b[3:])) {
+	from := &o.from.V[binary.BigEndian.Uint16(b[1:])]
+	if !from.take(b[0], binary.BigEndian.Uint64(b[3:])) {
 		return nil
 	}
 	k := o.key(b)
+	if len(k.Bytes) == 0 && o.keyless != nil && o.keyless(b[headBytes:]) {
+		from.Keyless++
+	}
 	n := o.counts.Put(k)
 	*n++
 	o.out = strconv.AppendInt(append(o.text(o.out[:0], k), '\t'), *n, 10)
@@ -204,6 +210,15 @@ func (o *counter) Process(c *dataflow.Context, r dataflow.Record) error {
 		c.Busy(o.sleep)
 	}
 	return nil
+}
+
+// lacks returns a function that tells lines that have no value in a field: no
+// objects, those without the field, and those where it is null.
+func lacks(field string) func(line []byte) bool {
+	return func(line []byte) bool {
+		var object map[string]any
+		return json.Unmarshal(line, &object) != nil || object[field] == nil
+	}
 }
 
 // jsonCodec is the codec of small state.

@@ -176,14 +176,27 @@ func (r *report) summary(l summaryLine) string {
 	return b.String()
 }
 
-func (r *report) result(l resultLine) string {
+// keyless says how many lines have no value in the field of --key.
+func (l resultLine) keyless(field string) string {
+	are := "are"
+	if l.Keyless == 1 {
+		are = "is"
+	}
+	return fmt.Sprintf("%s %s no JSON object with field %s: counted under the empty key", plural(int(l.Keyless), "line"), are, field)
+}
+
+func (r *report) result(l resultLine, field string) string {
 	text := fmt.Sprintf("result: %d emitted, %d counted, %d lost, %d duplicated; replayed %s of %s", l.Emitted, l.Counted, l.Lost, l.Duplicated,
 		plural(int(l.ReplayedBuffers), "buffer"), inBytes(float64(l.ReplayedBytes)))
 	tone := bold
 	if l.Lost+l.Duplicated > 0 {
 		tone = red
 	}
-	return r.paint(tone, text) + "\n"
+	text = r.paint(tone, text) + "\n"
+	if l.Keyless > 0 {
+		text += "  " + r.paint(yellow, l.keyless(field)) + "\n"
+	}
+	return text
 }
 
 // table aligns columns.

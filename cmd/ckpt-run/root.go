@@ -102,7 +102,7 @@ func (a *app) runFlags(f *pflag.FlagSet) {
 	f.DurationVar(&a.duration, "duration", 30*time.Second, "when the sources end, unless --records or --input is given; 0: never")
 	f.Int64Var(&a.records, "records", -1, "records of all sources (default: no bound)")
 	f.StringVar(&a.input, "input", "", "a file whose lines are the records")
-	f.StringVar(&a.field, "key", "", "field of a line of JSON that is its key; a line without it has the empty key (default: the line)")
+	f.StringVar(&a.field, "key", "", "field of a line of JSON that is its key; without it: the empty key, counted (default: the line)")
 	f.StringVar(&a.output, "output", "", "a directory for the counts: key TAB running count, committed with checkpoints")
 	f.StringVar(&a.sink, "sink", "file", "of --output: file (two-phase commit) or plain, which repeats lines after a restore")
 	f.DurationVar(&a.sinkSleep, "sink-sleep", 0, "how long a record takes at the sink")

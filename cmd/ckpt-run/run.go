@@ -352,9 +352,12 @@ func (x *runner) end(ctx context.Context, err error) error {
 		return failure{err}
 	}
 	sum := x.books.balance()
-	l := resultLine{Event: "result", Emitted: sum.Emitted, Counted: sum.Counted, Lost: sum.Lost, Duplicated: sum.Duplicated,
+	l := resultLine{Event: "result", Emitted: sum.Emitted, Counted: sum.Counted, Lost: sum.Lost, Duplicated: sum.Duplicated, Keyless: sum.Keyless,
 		ReplayedBuffers: replayed.Buffers, ReplayedBytes: replayed.Bytes}
-	x.event(l, func() string { return x.result(l) })
+	x.event(l, func() string { return x.result(l, x.field) })
+	if l.Keyless > 0 {
+		x.log.Warn(l.keyless(x.field))
+	}
 	if sum.Unknown > 0 {
 		x.log.Info("counts had ended before: their part of the result is not known here", "subtasks", sum.Unknown)
 	}
