@@ -23,6 +23,7 @@ import (
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/local"
+	"github.com/spillway-io/spillway/format"
 )
 
 // page is what a running job answers.
@@ -172,9 +173,13 @@ func TestTrigger(t *testing.T) {
 			require.Contains(t, s.log, fmt.Sprintf(`msg="checkpoint %d: %s, %s" checkpoint=%d alignment=%s`, l.ID, l.Alignment, l.Decision, l.ID, l.Alignment))
 			stats, err := os.ReadFile(filepath.Join(dirOf(store, l.ID), "_stats.json"))
 			require.NoError(t, err)
-			var onStore struct{ Decision string }
+			var onStore format.CheckpointStats
 			require.NoError(t, json.Unmarshal(stats, &onStore))
 			require.Equal(t, l.Decision, onStore.Decision)
+			require.Len(t, onStore.Subtasks, len(l.Subtasks))
+			for _, task := range onStore.Subtasks {
+				require.Equal(t, tc.alignment == "unaligned" && task.Vertex != vertexSink, task.Unaligned, task.Vertex)
+			}
 			for _, task := range l.Subtasks {
 				require.Equal(t, tc.alignment == "unaligned" && task.Vertex != vertexSink, task.Unaligned, "%s: a pointwise edge stays aligned", task.Vertex)
 			}

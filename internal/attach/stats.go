@@ -30,7 +30,7 @@ func (k *slot) stats(state catalog.State, reason string) *statistics {
 		s.AlignmentBufferedBytes += a.Buffered
 		s.Subtasks = append(s.Subtasks, format.SubtaskStats{Task: a.Task,
 			StartDelayMS: ms(a.StartDelay), AlignmentMS: ms(a.Alignment), SyncMS: ms(a.Sync), AsyncMS: ms(a.Async), EndToEndMS: ms(a.EndToEnd),
-			PersistedBytes: a.Handle.PersistedBytes(), StateBytes: a.Handle.StateBytes, Unaligned: a.Unaligned})
+			PersistedBytes: a.Handle.PersistedBytes(), StateBytes: a.Handle.StateBytes, Unaligned: a.Unaligned && !a.Forced})
 	}
 	return s
 }
