@@ -396,6 +396,8 @@ func TestStats(t *testing.T) {
 	commit(t, m, c)
 	require.NoError(t, c.Retire(t.Context()))
 	require.NotContains(t, m.names(), "job/chk-0000000001/_stats.json")
+	require.NoError(t, c.WriteStats(t.Context(), &format.CheckpointStats{ID: id}))
+	require.NotContains(t, m.names(), "job/chk-0000000001/_stats.json", "late ones bring nothing back")
 	whole(t, m)
 }
 

@@ -539,9 +539,10 @@ func (c *Coordinator) record(p *Pending, m *format.Manifest) {
 
 // WriteStats writes the statistics of one of this coordinator's checkpoints
 // beside its entry. They are not needed to restore: a failure costs nothing but
-// them.
+// them. Nothing is written for one that is no longer kept: its directory, which
+// Retire may have removed, would be made anew.
 func (c *Coordinator) WriteStats(ctx context.Context, s *format.CheckpointStats) error {
-	if err := c.Err(); err != nil {
+	if err := c.Err(); err != nil || c.outlived(s.ID) {
 		return err
 	}
 	p, err := format.EncodeStats(s)
@@ -553,4 +554,11 @@ func (c *Coordinator) WriteStats(ctx context.Context, s *format.CheckpointStats)
 		return &inflight.Error{Op: "write", Object: name, Err: err}
 	}
 	return nil
+}
+
+// outlived reports whether a newer checkpoint is committed that does not keep id.
+func (c *Coordinator) outlived(id inflight.CheckpointID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return id < c.tip.ID && !slices.Contains(c.tip.Keep, id)
 }
