@@ -2,6 +2,8 @@ package reader
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/mem"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -136,5 +139,127 @@ func TestReadAhead(t *testing.T) {
 			s.Close()
 			idle(t, r, b)
 		})
+	}
+}
+
+// halting is a backend whose streams halt after some bytes until they may go on.
+type halting struct {
+	*statetest.Backend
+	after int
+	goOn  chan struct{}
+}
+
+type haltingSource struct {
+	backends.Source
+	h *halting
+}
+
+// Open opens an object.
+func (h *halting) Open(ctx context.Context, name string) (backends.Source, error) {
+	src, err := h.Backend.Open(ctx, name)
+	return haltingSource{src, h}, err
+}
+
+// Stream halts.
+func (s haltingSource) Stream(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+	body, err := s.Source.Stream(ctx, off, n)
+	if err != nil {
+		return nil, err
+	}
+	rest := io.MultiReader(io.LimitReader(body, int64(s.h.after)), waiting{s.h.goOn}, body)
+	return struct {
+		io.Reader
+		io.Closer
+	}{rest, body}, nil
+}
+
+type waiting struct{ c chan struct{} }
+
+func (w waiting) Read([]byte) (int, error) {
+	<-w.c
+	return 0, io.EOF
+}
+
+// TestArriving: what has arrived of a long request is handed on before the rest.
+func TestArriving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &halting{&statetest.Backend{Backend: mem.New(mem.Options{}), Remote: true}, 1 << 20, make(chan struct{})}
+		w := newFile(t, b.Backend, 7, format.EncoderOptions{})
+		for i := range 200 {
+			w.append(inflight.Task{Vertex: "count"}, inflight.InputChannel{}.Address(), uint64(i<<16), make([]byte, 1<<16))
+		}
+		h := w.close()[0]
+		r := Open(b, "job", Options{})
+		defer r.Close()
+		s, err := r.Subtask(t.Context(), h)
+		require.NoError(t, err)
+		defer s.Close()
+		b.Reset()
+		n := 0
+		for _, err := range s.Buffers(t.Context()) {
+			require.NoError(t, err)
+			if n++; n == 8 {
+				require.Len(t, b.Reads(), 1)
+				close(b.goOn)
+			}
+		}
+		require.Equal(t, 200, n)
+		require.Len(t, b.Reads(), 1, "12.5 MiB")
+	})
+}
+
+// TestFewRequests: eight subtasks that are read at once share the memory, so that
+// each has long requests, and no byte is fetched twice.
+func TestFewRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &statetest.Backend{Backend: mem.New(mem.Options{}), Remote: true}
+		w := newFile(t, b, 7, format.EncoderOptions{})
+		for i := range 8 * 36 { // 9 MiB each
+			w.append(inflight.Task{Vertex: "count", Subtask: i / 36}, inflight.InputChannel{}.Address(), uint64(i%36<<18), make([]byte, 1<<18))
+		}
+		const memory = 32 << 20 // 4 MiB each
+		r := Open(b, "job", Options{Memory: memory, Gap: 1})
+		defer r.Close()
+		var reads []func()
+		for _, h := range w.close() {
+			s, err := r.Subtask(t.Context(), h)
+			require.NoError(t, err)
+			defer s.Close()
+			all := s.Buffers(t.Context())
+			reads = append(reads, func() {
+				for _, err := range all {
+					require.NoError(t, err)
+				}
+			})
+		}
+		b.Reset()
+		b.After = func(statetest.Read, []byte) error {
+			require.LessOrEqual(t, r.pool.held.Load(), int64(memory))
+			time.Sleep(30 * time.Millisecond)
+			return nil
+		}
+		var wg sync.WaitGroup
+		for _, read := range reads {
+			wg.Go(read)
+		}
+		wg.Wait()
+		bytes := 0
+		for _, read := range b.Reads() {
+			bytes += read.Length
+		}
+		t.Logf("%d requests for %d bytes", len(b.Reads()), bytes)
+		require.LessOrEqual(t, len(b.Reads()), 8*3)
+		require.Less(t, bytes, 8*9_500_000)
+	})
+}
+
+// TestClasses: memory goes back to where it came from, and is as long as it must be.
+func TestClasses(t *testing.T) {
+	for _, n := range []int{1, 4096, 4097, 256 << 10, 257 << 10, 300 << 10, 512 << 10, 512<<10 + 1, pieceSize, pieceSize + 1, 1 << 20, 3 << 20} {
+		class, size := classOf(n)
+		require.GreaterOrEqual(t, size, n)
+		back, same := classOf(size)
+		require.Equal(t, class, back, n)
+		require.Equal(t, size, same)
 	}
 }

@@ -94,8 +94,11 @@ type cursor struct {
 	skip func(block *block, extents []int, err error)
 	full bool // compute all digests from the bytes
 
-	next    int // visit
-	ahead   int // visits up to here are being read
+	next    int             // visit
+	ahead   int             // visits up to here are being read
+	ctx     context.Context // of what is read ahead; nil: nothing is
+	reads   sync.WaitGroup  // of those
+	held    int64           // by spans that it has asked for; guarded by Reader.mu
 	entries []progress
 	buf     Buffer
 }
@@ -159,6 +162,7 @@ func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side
 		}
 		s.open[c] = struct{}{}
 		s.r.want(c.visits)
+		s.r.count(1)
 	}
 	return c
 }
@@ -176,16 +180,15 @@ func (s *Subtask) begin(c *cursor) bool {
 // run makes the iteration.
 func (c *cursor) run(ctx context.Context, yield func(*Buffer, error) bool) {
 	r := c.s.r
-	var wg sync.WaitGroup
-	actx := ctx
 	if r.o.ReadAhead > 0 {
 		var cancel context.CancelFunc
-		actx, cancel = context.WithCancel(ctx)
-		defer wg.Wait()
+		c.ctx, cancel = context.WithCancel(ctx)
+		defer c.reads.Wait()
 		defer cancel()
 	}
 	defer func() {
 		r.forget(c.visits[c.next:])
+		r.count(-1)
 		for i := range c.entries {
 			c.entries[i].drop()
 		}
@@ -197,7 +200,7 @@ func (c *cursor) run(ctx context.Context, yield func(*Buffer, error) bool) {
 			yield(nil, fail("read", c.s.Task.String(), err))
 			return
 		}
-		d, err := r.pin(ctx, c.visits[c.next:])
+		d, err := r.pin(ctx, c.visits[c.next:], c)
 		if err != nil {
 			if !c.failed(ctx, v, err) {
 				yield(nil, err)
@@ -207,8 +210,8 @@ func (c *cursor) run(ctx context.Context, yield func(*Buffer, error) bool) {
 			c.next++
 			continue
 		}
-		if r.o.ReadAhead > 0 {
-			c.readAhead(actx, &wg)
+		if c.ctx != nil {
+			c.readAhead()
 		}
 		c.next++
 		ok := c.visit(d, v, yield)
@@ -241,7 +244,7 @@ func (p *progress) drop() {
 }
 
 // readAhead starts to read and check what the next visits need.
-func (c *cursor) readAhead(ctx context.Context, wg *sync.WaitGroup) {
+func (c *cursor) readAhead() {
 	r, bytes := c.s.r, int64(0)
 	for i := c.next + 1; i < len(c.visits) && bytes < r.o.ReadAhead; i++ {
 		v := c.visits[i]
@@ -249,54 +252,20 @@ func (c *cursor) readAhead(ctx context.Context, wg *sync.WaitGroup) {
 		if i < c.ahead {
 			continue
 		}
-		sp, blocks, full := r.spanAhead(c.visits[i:])
+		spans, full := r.requestAhead(c.visits[i:], c)
 		if full {
 			return
 		}
 		c.ahead = i + 1
-		if sp != nil {
-			wg.Go(func() { r.fillAhead(ctx, sp, blocks) })
+		if spans != nil {
+			c.fetch(spans)
 		}
 	}
 }
 
-// spanAhead returns a span to be read ahead for next[0], and its blocks, pinned;
-// nil if there is nothing to do. full: there is no memory for it now.
-func (r *Reader) spanAhead(next []visit) (sp *span, blocks []*block, full bool) {
-	b := next[0].block
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case b.span != nil || b.f.size == 0 || b.end() > b.f.size:
-		return nil, nil, false
-	case !r.pool.room(int64(r.o.ReadSize)):
-		return nil, nil, true
-	}
-	r.newSpan(next)
-	if b.span.claimed { // of a small file that was read before
-		return nil, nil, false
-	}
-	sp, blocks = b.span, slices.Clone(b.span.blocks)
-	for _, b := range blocks {
-		b.pins++
-		sp.pins++
-	}
-	return sp, blocks, false
-}
-
-// fillAhead reads sp and decodes its blocks, unless somebody who needs it now
-// has begun to. What fails here, whoever needs it tries again and reports.
-func (r *Reader) fillAhead(ctx context.Context, sp *span, blocks []*block) {
-	mine := ctx.Err() == nil && r.claim(sp)
-	if mine {
-		r.read(ctx, sp)
-	}
-	for _, b := range blocks {
-		if mine && sp.err == nil && ctx.Err() == nil {
-			_, _ = r.decode(ctx, b, sp)
-		}
-		r.unpin(b, sp)
-	}
+// fetch reads spans in the background.
+func (c *cursor) fetch(spans []*span) {
+	c.reads.Go(func() { c.s.r.fill(c.ctx, spans, &c.reads) })
 }
 
 // visit yields what v wants of the block d. It reports whether to go on.

@@ -26,7 +26,7 @@ type memory struct {
 var spare struct {
 	mu   sync.Mutex
 	kept int64
-	free [64][]*memory // by the logarithm of their size
+	free [64][]*memory // by class
 	more [64]sync.Pool
 }
 
@@ -35,28 +35,52 @@ const (
 	keepSpare = 8 << 20
 )
 
-func classOf(n int) int { return max(smallest, bits.Len(uint(n-1))) }
+// classOf returns the class of memory for n bytes, and its size: a power of two,
+// or that of a piece of a request.
+func classOf(n int) (class, size int) {
+	if n > 512<<10 && n <= pieceSize {
+		return 0, pieceSize
+	}
+	class = max(smallest, bits.Len(uint(n-1)))
+	return class, 1 << class
+}
+
+// heldFor is how much is held for n bytes.
+func heldFor(n int) int64 {
+	_, size := classOf(n)
+	return int64(size)
+}
 
 // get returns memory of n bytes, held once.
 func (a *arena) get(n int) *memory {
-	class := classOf(n)
-	m := takeSpare(class)
+	a.reserve(n)
+	return a.take(n)
+}
+
+// reserve counts memory of n bytes as held, for take or unreserve.
+func (a *arena) reserve(n int) { a.held.Add(heldFor(n)) }
+
+func (a *arena) unreserve(n int) { a.held.Add(-heldFor(n)) }
+
+// take returns memory of n bytes that was reserved, held once.
+func (a *arena) take(n int) *memory {
+	class, size := classOf(n)
+	m := takeSpare(class, size)
 	if m == nil {
-		m = &memory{b: make([]byte, 1<<class)}
+		m = &memory{b: make([]byte, size)}
 	}
-	a.held.Add(1 << class)
 	m.arena, m.b = a, m.b[:n]
 	m.refs.Store(1)
 	return m
 }
 
-func takeSpare(class int) *memory {
+func takeSpare(class, size int) *memory {
 	spare.mu.Lock()
 	defer spare.mu.Unlock()
 	if l := spare.free[class]; len(l) > 0 {
 		m := l[len(l)-1]
 		spare.free[class] = l[:len(l)-1]
-		spare.kept -= 1 << class
+		spare.kept -= int64(size)
 		return m
 	}
 	m, _ := spare.more[class].Get().(*memory)
@@ -64,14 +88,14 @@ func takeSpare(class int) *memory {
 }
 
 func giveSpare(m *memory) {
-	class := classOf(cap(m.b))
+	class, size := classOf(cap(m.b))
 	spare.mu.Lock()
 	defer spare.mu.Unlock()
-	if spare.kept+1<<class > keepSpare {
+	if spare.kept+int64(size) > keepSpare {
 		spare.more[class].Put(m)
 		return
 	}
-	spare.kept += 1 << class
+	spare.kept += int64(size)
 	spare.free[class] = append(spare.free[class], m)
 }
 

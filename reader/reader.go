@@ -14,13 +14,14 @@ import (
 // Options are the options of Open; the zero value is the default.
 type Options struct {
 	// ReadSize is the length up to which neighbouring blocks are read in one
-	// request. Default 1 MiB, on remote stores 4 MiB.
+	// request. Default 1 MiB; 16 MiB on remote stores, as long as all subtasks
+	// that are read have as much of Memory, and 4 MiB there without ReadAhead.
 	ReadSize int
 	// Gap is how many unwanted bytes between two blocks are read along rather
 	// than sending a second request. Default 128 KiB, on remote stores 1 MiB.
 	Gap int
 	// ReadAhead is how many bytes are read and checked before they are needed,
-	// for each subtask. Default 8 MiB on remote stores, and none on local disk,
+	// for each subtask. Default 16 MiB on remote stores, and none on local disk,
 	// where the kernel reads ahead; negative: none.
 	ReadAhead int64
 	// Memory bounds what is held of files beyond what is needed at the moment:
@@ -50,12 +51,16 @@ func (o *Options) fill(remote bool) {
 			}
 		}
 	}
-	set(&o.ReadSize, 1<<20, 4<<20)
+	if o.ReadAhead == 0 && remote {
+		o.ReadAhead = 16 << 20
+	}
+	far := 16 << 20
+	if o.ReadAhead <= 0 {
+		far = modestRead // it is all held at once
+	}
+	set(&o.ReadSize, 1<<20, far)
 	set(&o.Gap, 128<<10, 1<<20)
 	set(&o.OpenFiles, 32, 32)
-	if o.ReadAhead == 0 && remote {
-		o.ReadAhead = 8 << 20
-	}
 	if o.Memory == 0 {
 		if o.Memory = 32 << 20; remote {
 			o.Memory = 64 << 20
@@ -79,6 +84,7 @@ type Reader struct {
 	slots chan struct{}
 
 	mu      sync.Mutex
+	cursors int // iterations that are planned and not over
 	files   map[fileKey]*file
 	opened  []*file // those with a source
 	spans   []*span // with bytes, the least recently used first

@@ -82,7 +82,7 @@ func (s *Subtask) reference(a inflight.Address, x *extent) Reference {
 func (s *Subtask) shorten(ctx context.Context, a inflight.Address, run *format.Run, x *extent, n int, digest format.Digest) (format.Digest, error) {
 	visits := []visit{{block: x.block}}
 	s.r.want(visits)
-	d, err := s.r.pin(ctx, visits)
+	d, err := s.r.pin(ctx, visits, nil)
 	if err != nil {
 		s.r.forget(visits)
 		return 0, err

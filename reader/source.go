@@ -237,7 +237,7 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 	}
 	var direct io.ReaderAt = readerAt{size, func(p []byte, off int64) error { return src.ReadAt(ctx, p, off) }}
 	from := direct
-	if size <= int64(r.o.ReadSize) {
+	if size <= r.wholeLimit() {
 		sp, err := r.wholeFile(ctx, f)
 		if err != nil {
 			return nil, err

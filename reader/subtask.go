@@ -325,6 +325,7 @@ func (s *Subtask) Close() {
 	s.closed = true
 	for c := range s.open {
 		s.r.forget(c.visits)
+		s.r.count(-1)
 	}
 	clear(s.open)
 	for _, f := range s.files {

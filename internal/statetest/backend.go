@@ -1,6 +1,7 @@
 package statetest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"slices"
@@ -86,6 +87,7 @@ type source struct {
 	closed sync.Once
 }
 
+// ReadAt is one read.
 func (s *source) ReadAt(ctx context.Context, p []byte, off int64) error {
 	r := Read{s.Info().Name, off, len(p)}
 	s.b.mu.Lock()
@@ -98,8 +100,13 @@ func (s *source) ReadAt(ctx context.Context, p []byte, off int64) error {
 	return err
 }
 
+// Stream is one read, too.
 func (s *source) Stream(ctx context.Context, off, n int64) (io.ReadCloser, error) {
-	return s.Source.Stream(ctx, off, n)
+	p := make([]byte, n)
+	if err := s.ReadAt(ctx, p, off); err != nil {
+		return nil, err
+	}
+	return io.NopCloser(bytes.NewReader(p)), nil
 }
 
 func (s *source) Close() error {
