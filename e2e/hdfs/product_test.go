@@ -23,6 +23,7 @@ import (
 	"github.com/spillway-io/spillway/backends/local"
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
+	"github.com/spillway-io/spillway/internal/flinktest"
 	"github.com/spillway-io/spillway/writer"
 )
 
@@ -70,6 +71,25 @@ func text(words int) (input, output string) {
 		output += fmt.Sprintf("%s\t%d\n", word, counts[word])
 	}
 	return b.String(), output
+}
+
+// TestFlinkIntoEmptyFolder has an empty folder where a checkpoint of Flink shall be
+// written anew.
+func TestFlinkIntoEmptyFolder(t *testing.T) {
+	c := one.up(t)
+	root := c.tree()
+	c.control(t, "mkdirs", "path", root+"/new/chk-3", "owner", "flink")
+	c.control(t, "mkdirs", "path", root+"/new", "owner", "flink")
+	compact := func(dst string) string {
+		out, err := command(t, "cmd/ckpt-inspect", "flink", "compact", flinktest.Unpack(t, "resume"), c.url("flink", root+"/new/"+dst)).CombinedOutput()
+		if err != nil {
+			require.EqualError(t, err, "exit status 2", "%s", out)
+		}
+		return string(out)
+	}
+	require.Contains(t, compact("chk-3"), "chk-3: file already exists (give a directory that does not exist)")
+	require.Contains(t, compact("chk-4"), "written to ")
+	require.Contains(t, compact("chk-4"), "file already exists")
 }
 
 // TestCrashKill kills the example pipeline with -9 at random moments, restores it
