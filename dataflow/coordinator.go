@@ -386,13 +386,13 @@ func (c *coordinator) allDrained() bool { return len(c.drained) == len(c.a.tasks
 func (c *coordinator) taskEnded(f Finished) {
 	c.ended[f.Task] = f
 	c.drained[f.Task] = true
-	if p := c.pending; p != nil && p.waiting[f.Task] {
-		delete(p.waiting, f.Task)
+	if p := c.pending; p != nil && !p.committing {
+		// Also one that has acknowledged: restored as one that runs, it would wait for
+		// those further down that have ended after it.
 		p.finished = append(p.finished, f)
+		delete(p.waiting, f.Task)
 		c.ask(p)
 		c.commitIfWhole()
-	} else if p != nil {
-		c.ask(p)
 	}
 	if len(c.ended) == len(c.a.tasks) && c.pending == nil {
 		c.a.finish()

@@ -102,6 +102,20 @@ func TestCoordinator(t *testing.T) {
 		require.Empty(t, s.log.red)
 		require.Equal(t, 4, s.d.store.(*memStore).retired)
 	})
+	t.Run("who has acknowledged and ends before the commit is finished", func(t *testing.T) {
+		// Seed 29218 of the simulation: restored as a task that runs, it waited for
+		// those further down, which had ended.
+		s := newScene(t, tolerant, newMemLog())
+		c := s.d.coord
+		for c.pending == nil || len(c.pending.waiting) < len(s.d.tasks) {
+			s.run(100 * time.Microsecond)
+		}
+		p, source := c.pending, s.d.tasks[0].id
+		c.ack(Ack{Task: source, ID: p.b.id})
+		c.taskEnded(Finished{Task: source})
+		require.Equal(t, []Finished{{Task: source}}, p.finished)
+		require.Len(t, p.waiting, len(s.d.tasks)-1)
+	})
 	t.Run("minimum pause", func(t *testing.T) {
 		o := tolerant
 		o.MinPause = 30 * time.Millisecond

@@ -400,13 +400,14 @@ func (t *task) events() (Status, error) {
 	return t.input()
 }
 
-// end says that nothing follows.
+// end says that nothing follows, to the coordinator first: it hears of no task's
+// end before that of those upstream.
 func (t *task) end() {
 	t.phase = ended
+	t.boss.ended(t.id, t.cuts())
 	for _, p := range t.out {
 		p.event(&event{kind: evEnd})
 	}
-	t.boss.ended(t.id, t.cuts())
 }
 
 // advanceTime takes the minimum over the channels that are not idle.
