@@ -263,3 +263,24 @@ func TestClasses(t *testing.T) {
 		require.Equal(t, size, same)
 	}
 }
+
+// TestSections: the sections of a subtask that goes on in several files are read
+// at once where each read takes a while.
+func TestSections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &statetest.Backend{Backend: mem.New(mem.Options{}), Remote: true}
+		h := small(t, b, format.CodecNone).Handles[1]
+		require.Len(t, h.Segments, 2)
+		r := Open(b, "job", Options{})
+		defer r.Close()
+		b.After = func(statetest.Read, []byte) error {
+			time.Sleep(30 * time.Millisecond)
+			return nil
+		}
+		begin := time.Now()
+		s, err := r.Subtask(t.Context(), h)
+		require.NoError(t, err)
+		defer s.Close()
+		require.Equal(t, 30*time.Millisecond, time.Since(begin))
+	})
+}

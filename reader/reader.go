@@ -79,6 +79,8 @@ type Reader struct {
 	o    Options
 	pool arena
 
+	remote bool
+
 	// slots has an element for each source that is open or about to be. Nobody
 	// who uses a source waits for another one, so each gets his turn.
 	slots chan struct{}
@@ -103,8 +105,9 @@ type fileKey struct {
 // Open returns a Reader of the job in folder job of b. It does no I/O. The
 // backend stays the caller's.
 func Open(b backends.Backend, job string, o Options) *Reader {
-	o.fill(b.Capabilities().Remote)
-	r := &Reader{b: b, job: job, o: o, files: map[fileKey]*file{}, slots: make(chan struct{}, max(o.OpenFiles, 1))}
+	remote := b.Capabilities().Remote
+	o.fill(remote)
+	r := &Reader{b: b, job: job, o: o, remote: remote, files: map[fileKey]*file{}, slots: make(chan struct{}, max(o.OpenFiles, 1))}
 	r.pool.limit = o.Memory
 	return r
 }

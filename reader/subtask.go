@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -71,13 +72,16 @@ func (r *Reader) Subtask(ctx context.Context, h inflight.Handle) (*Subtask, erro
 func (r *Reader) subtask(ctx context.Context, h inflight.Handle, at resolver) (*Subtask, error) {
 	s := &Subtask{Task: h.Task, Checkpoint: h.Checkpoint, r: r}
 	s.files = s.one[:0]
-	sections := make([]*format.Section, len(h.Segments))
-	for i, seg := range h.Segments {
-		f, err := s.file(at, format.FileRef{Name: seg.File, FileID: seg.FileID})
-		if err == nil {
-			sections[i], err = r.section(ctx, f, seg)
+	var err error
+	for _, seg := range h.Segments {
+		if _, err = s.file(at, format.FileRef{Name: seg.File, FileID: seg.FileID}); err != nil {
+			s.Close()
+			return nil, fail("open "+h.Task.String()+" in", seg.File, err)
 		}
-		if err == nil {
+	}
+	sections, errs := s.sections(ctx, h.Segments)
+	for i, seg := range h.Segments {
+		if err = errs[i]; err == nil {
 			err = checkMark(sections, i, h)
 		}
 		if err != nil {
@@ -85,7 +89,7 @@ func (r *Reader) subtask(ctx context.Context, h inflight.Handle, at resolver) (*
 			return nil, fail("open "+h.Task.String()+" in", seg.File, err)
 		}
 	}
-	err := s.build(at, h.Segments, sections)
+	err = s.build(at, h.Segments, sections)
 	if err == nil {
 		err = s.checkTotals(h)
 	}
@@ -94,6 +98,28 @@ func (r *Reader) subtask(ctx context.Context, h inflight.Handle, at resolver) (*
 		return nil, fail("open", h.Task.String(), err)
 	}
 	return s, nil
+}
+
+// sectionsAtOnce is how many sections of a subtask are read at once on remote
+// stores.
+const sectionsAtOnce = 8
+
+// sections reads the section of each segment.
+func (s *Subtask) sections(ctx context.Context, segments []inflight.Segment) ([]*format.Section, []error) {
+	sections, errs := make([]*format.Section, len(segments)), make([]error, len(segments))
+	var next atomic.Int64
+	read := func() {
+		for i := next.Add(1) - 1; int(i) < len(segments); i = next.Add(1) - 1 {
+			sections[i], errs[i] = s.r.section(ctx, s.files[i], segments[i])
+		}
+	}
+	var others sync.WaitGroup
+	for i := 1; s.r.remote && i < min(len(segments), sectionsAtOnce); i++ {
+		others.Go(read)
+	}
+	read()
+	others.Wait()
+	return sections, errs
 }
 
 // file returns the file, and remembers that s uses it.

@@ -452,3 +452,36 @@ func TestPool(t *testing.T) {
 		require.ErrorIs(t, err, inflight.ErrClosed)
 	})
 }
+
+// TestFollow: who reads on where a read ends waits for it, while that goes on.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{ends: map[int64]*turn{}}
+		begin := time.Now()
+		first, second := s.at(t.Context(), 0, 100), s.at(t.Context(), 100, 200)
+		go func() {
+			for range 10 {
+				time.Sleep(standstill / 2)
+				first.turn.moved.Add(1)
+			}
+			first.Close()
+		}()
+		second.follow()
+		require.Equal(t, 5*standstill, time.Since(begin), "until the end of the first")
+
+		third := s.at(t.Context(), 200, 300)
+		begin = time.Now()
+		third.follow()
+		require.LessOrEqual(t, time.Since(begin), 2*standstill, "nobody reads the second")
+
+		other := s.at(t.Context(), 150, 200)
+		begin = time.Now()
+		other.follow()
+		require.Zero(t, time.Since(begin))
+		for _, r := range []*stream{second, third, other} {
+			require.NoError(t, r.Close())
+			require.NoError(t, r.Close())
+		}
+		require.Empty(t, s.ends)
+	})
+}

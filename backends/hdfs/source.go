@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	hdfs "github.com/colinmarc/hdfs/v2"
 
@@ -25,8 +26,18 @@ type source struct {
 	closed atomic.Bool
 
 	mu   sync.Mutex
-	ends map[int64]chan struct{} // where reads end that are under way; closed when they are over
+	ends map[int64]*turn // where reads end that are under way
 }
+
+// turn is a read that another one may wait for.
+type turn struct {
+	over  chan struct{} // closed then
+	moved atomic.Int64  // grows while it goes on
+}
+
+// standstill is how long a stream may rest before whoever waits for its end goes
+// elsewhere.
+const standstill = 100 * time.Millisecond
 
 // Open looks the file up. Datanodes are asked with the first read.
 func (b *Backend) Open(ctx context.Context, name string) (backends.Source, error) {
@@ -39,7 +50,7 @@ func (b *Backend) Open(ctx context.Context, name string) (backends.Source, error
 		if err != nil {
 			return nil, missing(err)
 		}
-		return &source{b: b, info: info(name, st), id: id(st), ends: map[int64]chan struct{}{}}, nil
+		return &source{b: b, info: info(name, st), id: id(st), ends: map[int64]*turn{}}, nil
 	})
 	if err != nil {
 		return nil, err
@@ -60,35 +71,48 @@ func (s *source) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return err
 	}
 	r := s.at(ctx, off, off+int64(len(p)))
-	defer s.follow(r)()
+	defer r.Close()
 	_, err := io.ReadFull(r, p)
-	r.letGo()
 	return err
 }
 
-// follow waits for the read that ends where r begins, if there is one: to go on
-// where it is costs a reader nothing, and to begin elsewhere a connection. The
-// function that it returns is for the end of r.
-func (s *source) follow(r *stream) (ended func()) {
-	over, end := make(chan struct{}), r.end
+// enter says where r will end, and remembers the read that ends where r begins,
+// if there is one.
+func (s *source) enter(r *stream) {
 	s.mu.Lock()
-	before := s.ends[r.off]
+	defer s.mu.Unlock()
+	r.before = s.ends[r.off]
 	delete(s.ends, r.off) // for one of several
-	s.ends[end] = over
-	s.mu.Unlock()
-	if before != nil {
-		select {
-		case <-before:
-		case <-r.ctx.Done():
-		}
+	s.ends[r.end] = &r.turn
+}
+
+func (s *source) leave(r *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ends[r.end] == &r.turn {
+		delete(s.ends, r.end)
 	}
-	return func() {
-		s.mu.Lock()
-		if s.ends[end] == over {
-			delete(s.ends, end)
+	close(r.turn.over)
+}
+
+// follow waits for the read that ends where r begins, while that goes on: to go
+// on where it is costs a reader nothing, and to begin elsewhere a connection.
+func (r *stream) follow() {
+	tick := time.NewTicker(standstill)
+	defer tick.Stop()
+	for moved := int64(-1); r.before != nil; {
+		select {
+		case <-r.before.over:
+			r.before = nil
+		case <-r.ctx.Done():
+			r.before = nil
+		case <-tick.C:
+			if now := r.before.moved.Load(); now != moved {
+				moved = now
+			} else {
+				r.before = nil
+			}
 		}
-		s.mu.Unlock()
-		close(over)
 	}
 }
 
@@ -121,7 +145,9 @@ func (s *source) check(ctx context.Context, op string, off, n int64) error {
 }
 
 func (s *source) at(ctx context.Context, off, end int64) *stream {
-	return &stream{s: s, ctx: ctx, off: off, end: end}
+	r := &stream{s: s, ctx: ctx, off: off, end: end, turn: turn{over: make(chan struct{})}}
+	s.enter(r)
+	return r
 }
 
 // stream reads a range with a client of its own. The reader goes to another
@@ -132,6 +158,8 @@ type stream struct {
 	ctx      context.Context
 	off, end int64
 	closed   bool
+	turn     turn
+	before   *turn // to wait for; nil: none
 
 	client *client
 	done   func() // with the client
@@ -153,10 +181,14 @@ func (r *stream) Read(p []byte) (int, error) {
 	case len(p) == 0:
 		return 0, nil
 	}
+	if r.before != nil {
+		r.follow()
+	}
 	for {
 		n, err := r.read(p[:min(int64(len(p)), r.end-r.off)])
 		if n > 0 {
 			r.off += int64(n)
+			r.turn.moved.Add(1)
 			r.failed = 0
 			return n, nil
 		}
@@ -249,7 +281,10 @@ func (r *stream) letGo() {
 
 // Close ends the stream.
 func (r *stream) Close() error {
-	r.closed = true
-	r.letGo()
+	if !r.closed {
+		r.closed = true
+		r.letGo()
+		r.s.leave(r)
+	}
 	return nil
 }
