@@ -18,6 +18,7 @@ import (
 // beside those of package reader.
 const (
 	CodeMissingSubtask = "missing-subtask" // neither acknowledged nor finished
+	CodeEndedEarly     = "ended-early"     // has ended, and a subtask upstream of it has not
 	CodeMissingFile    = format.CodeMissingFile
 	CodeFileSize       = "file-size"      // a file is not as long as it was written
 	CodeWentBack       = "went-back"      // a connection stands before where the last checkpoint had it
@@ -92,7 +93,7 @@ func (c *completion) accept(id inflight.CheckpointID) {
 // bound is what may have been in flight in bytes; 0: nobody knows.
 func (c *completion) check(ctx context.Context, m *format.Manifest, acks []dataflow.Ack, bound int64) error {
 	dir := format.CheckpointDir(m.ID)
-	findings := missing(m, dir)
+	findings := append(missing(m, dir), early(m, dir)...)
 	files, err := c.files(ctx, m)
 	if err != nil {
 		return err
@@ -146,6 +147,30 @@ func missing(m *format.Manifest, dir string) (findings []inflight.Finding) {
 		for i := range v.Parallelism {
 			if t := (inflight.Task{Vertex: v.ID, Subtask: i}); !have[t] {
 				f := finding(dir, CodeMissingSubtask, "it has neither acknowledged nor finished")
+				f.Task = &t
+				findings = append(findings, f)
+			}
+		}
+	}
+	return findings
+}
+
+// early names the subtasks that have ended although one upstream of them has not.
+// A restore would not start them, and the other one would wait for them.
+func early(m *format.Manifest, dir string) (findings []inflight.Finding) {
+	for _, e := range m.Topology.Edges {
+		if e.Partitioner == string(dataflow.KindForward) || e.Partitioner == string(dataflow.KindRescale) {
+			continue // not each is connected with all
+		}
+		runs := -1
+		for i := range m.Topology.Vertex(e.From).Parallelism {
+			if !slices.Contains(m.Finished, inflight.Task{Vertex: e.From, Subtask: i}) {
+				runs = i
+			}
+		}
+		for _, t := range m.Finished {
+			if t.Vertex == e.To && runs >= 0 {
+				f := finding(dir, CodeEndedEarly, "it has ended before %s, which is upstream of it", inflight.Task{Vertex: e.From, Subtask: runs})
 				f.Task = &t
 				findings = append(findings, f)
 			}

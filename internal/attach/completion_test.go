@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/local"
 	"github.com/spillway-io/spillway/dataflow"
+	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
 	"github.com/spillway-io/spillway/reader"
 )
@@ -29,8 +31,8 @@ func (o once) is(id inflight.CheckpointID) bool {
 // checkpoint.
 type tamper struct {
 	once
-	cuts func([]inflight.Cut)
-	acks func([]dataflow.Ack) []dataflow.Ack
+	cuts  func([]inflight.Cut)
+	whole func(*dataflow.Completed)
 }
 
 type tamperedStore struct {
@@ -57,8 +59,8 @@ type tamperedSlot struct {
 }
 
 func (k tamperedSlot) Commit(c dataflow.Completed, done func(dataflow.Committed, error)) {
-	if k.t.acks != nil && len(c.Finished) == 0 && k.t.is(c.ID) {
-		c.Acks = k.t.acks(c.Acks)
+	if k.t.whole != nil && len(c.Finished) == 0 && k.t.is(c.ID) {
+		k.t.whole(&c)
 	}
 	k.Slot.Commit(c, done)
 }
@@ -114,16 +116,34 @@ func (o holding) Process(c *dataflow.Context, r dataflow.Record) error {
 	return o.Operator.Process(c, r)
 }
 
-// shifted is an ack whose source says that it has passed more records, or fewer.
-func shifted(by int) func([]dataflow.Ack) []dataflow.Ack {
-	return func(acks []dataflow.Ack) []dataflow.Ack {
-		for i := range acks {
-			if acks[i].PositionKnown {
-				acks[i].Position += uint64(by)
-				return acks
-			}
+// shifted has a source say that it has passed more records, or fewer.
+func shifted(by int) func(*dataflow.Completed) {
+	return func(c *dataflow.Completed) {
+		i := slices.IndexFunc(c.Acks, func(a dataflow.Ack) bool { return a.PositionKnown })
+		c.Acks[i].Position += uint64(by)
+	}
+}
+
+// TestEndedEarly: who has ended must have nobody upstream who has not.
+func TestEndedEarly(t *testing.T) {
+	topology := &format.Topology{
+		Vertices: []format.Vertex{{ID: "a", Parallelism: 2}, {ID: "b", Parallelism: 2}, {ID: "c", Parallelism: 2}},
+		Edges:    []format.Edge{{From: "a", To: "b", Partitioner: "hash"}, {From: "b", To: "c", Partitioner: "forward"}},
+	}
+	for _, tc := range []struct{ finished, found string }{
+		{"", ""}, {"a/0", ""}, {"a/0 a/1", ""}, {"a/0 a/1 b/0", ""}, {"a/0 a/1 b/1 c/1", ""}, {"a/0 a/1 b/0 b/1 c/0 c/1", ""},
+		{"b/0", "b/0"}, {"a/1 b/0", "b/0"}, {"a/0 b/0 b/1 c/0", "b/0 b/1"},
+	} {
+		m := &format.Manifest{Topology: topology}
+		for _, name := range strings.Fields(tc.finished) {
+			m.Finished = append(m.Finished, inflight.Task{Vertex: name[:1], Subtask: int(name[2] - '0')})
 		}
-		return acks
+		var found []string
+		for _, f := range early(m, "chk-1") {
+			require.Equal(t, CodeEndedEarly, f.Code)
+			found = append(found, f.Task.String())
+		}
+		require.Equal(t, tc.found, strings.Join(found, " "), tc.finished)
 	}
 }
 
@@ -138,7 +158,7 @@ func TestCompletion(t *testing.T) {
 		lie    func(backends.Info) (backends.Info, error)
 		small  bool // the queues are said to hold nothing
 	}{
-		{code: CodeMissingSubtask, tamper: tamper{acks: func(acks []dataflow.Ack) []dataflow.Ack { return acks[1:] }}},
+		{code: CodeMissingSubtask, tamper: tamper{whole: func(c *dataflow.Completed) { c.Acks = c.Acks[1:] }}},
 		{code: CodeMissingFile, lie: gone},
 		{code: CodeFileSize, lie: size},
 		{code: reader.CodeConservation, tamper: tamper{cuts: func(cuts []inflight.Cut) {
@@ -151,8 +171,8 @@ func TestCompletion(t *testing.T) {
 				cuts[i].Bytes, cuts[i].Records = 0, 0
 			}
 		}}},
-		{code: CodeSourceGap, tamper: tamper{acks: shifted(1)}},
-		{code: CodeSourceOverlap, tamper: tamper{acks: shifted(-1)}},
+		{code: CodeSourceGap, tamper: tamper{whole: shifted(1)}},
+		{code: CodeSourceOverlap, tamper: tamper{whole: shifted(-1)}},
 		{code: CodeOversized, small: true},
 	} {
 		t.Run(row.code, func(t *testing.T) {
