@@ -93,6 +93,18 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// TestSeedsThatFailed runs seeds that have shown a fault.
+func TestSeedsThatFailed(t *testing.T) {
+	for _, seed := range []uint64{
+		29218, // who had acknowledged and ended was restored as one that runs
+		46981, // fenced by what a superseded coordinator had begun late
+	} {
+		res, w := simulate(t, seed, nil, nil)
+		require.Empty(t, w.red, seed)
+		require.False(t, res.Bad(), "%d: %s", seed, res)
+	}
+}
+
 // simulateAll runs all seeds, in as many processes as there are processors: what
 // is random in names of files comes from the seed too, and is global.
 func simulateAll(t *testing.T) {

@@ -112,6 +112,10 @@ func (s *store) Begin(reason string) (dataflow.Slot, error) {
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if errors.Is(err, inflight.ErrFenced) {
+			// Who has taken over is being asked. So does a restart, before it takes the job.
+			err = s.startAgain("it is not known yet whether another coordinator has taken over")
+		}
 		return nil, cmp.Or(s.over, err)
 	}
 	k := &slot{s: s, pending: p, begun: time.Now(), decision: reason, captures: map[inflight.Task]*capture{}}
@@ -157,13 +161,17 @@ func (s *store) judge(err error) error {
 		superseded, e = s.coord.Superseded(s.life)
 	}
 	if e == nil && !superseded {
-		err = &inflight.Error{Op: "check", Object: s.j.o.Name, Mend: "start again",
-			Err: fmt.Errorf("%w: a coordinator that was superseded has begun a file late", inflight.ErrUnavailable)}
+		err = s.startAgain("a coordinator that was superseded has begun a file late")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = cmp.Or(s.over, err)
 	return s.over
+}
+
+// startAgain is the end of the incarnation, not of the job.
+func (s *store) startAgain(why string) error {
+	return &inflight.Error{Op: "check", Object: s.j.o.Name, Mend: "start again", Err: fmt.Errorf("%w: %s", inflight.ErrUnavailable, why)}
 }
 
 // judgeTries is how often a store is asked again who has taken over.
