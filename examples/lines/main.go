@@ -78,7 +78,7 @@ func (s *settings) open() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer output.Cleanup()
+	defer func() { _ = output.Cleanup() }()
 	return os.Open(s.input)
 }
 
