@@ -472,3 +472,31 @@ func TestBaseWishText(t *testing.T) {
 		require.Equal(t, BaseID, w)
 	}
 }
+
+// TestStartBesideOneThatGoesOn: the slot that a start has chosen is filled and
+// retired by the coordinator that it is to fence. The start has claimed below the
+// top then; it begins again, and the newer one wins.
+func TestStartBesideOneThatGoesOn(t *testing.T) {
+	m := newMemory()
+	older := start(t, openLog(t, m, Options{}), StartOptions{})
+	commit(t, m, older)
+	wentOn := false
+	l := openLog(t, m.via(func(o op) fault {
+		if o.kind == opCreate && strings.HasSuffix(o.name, format.ManifestName) && !wentOn {
+			wentOn = true
+			for range 3 {
+				commit(t, m, older)
+			}
+			require.NoError(t, older.Retire(t.Context()))
+		}
+		return fault{}
+	}), Options{})
+	newer := start(t, l, StartOptions{})
+	require.True(t, wentOn)
+	require.EqualValues(t, 4, newer.Base().Manifest.ID)
+	p, err := older.Begin()
+	require.NoError(t, err)
+	require.ErrorIs(t, p.Commit(t.Context(), content(t, m, p)), inflight.ErrFenced)
+	newer.ReplayDone()
+	commit(t, m, newer)
+}

@@ -119,10 +119,24 @@ func (l *Log) claim(ctx context.Context, m *format.Manifest) error {
 		// one has pending checkpoints. Whoever starts anew is as good as another
 		// coordinator, and its claim stands above them sooner or later.
 		return errAgain
+	case errors.Is(err, errPending) && l.wentOn(ctx, m.ID):
+		return errAgain
 	case errors.Is(err, fs.ErrNotExist) && l.topIs(ctx, func(top int64) bool { return top >= int64(m.ID) }):
 		return errAgain // another one was quicker, and has swept our temporary
 	}
 	return err
+}
+
+// wentOn reports whether what stands above claim id is of a coordinator that the
+// claim was to fence: it has filled and retired that slot while the start was
+// looking elsewhere.
+func (l *Log) wentOn(ctx context.Context, id inflight.CheckpointID) bool {
+	v, err := l.scan(ctx)
+	if err != nil || v.top() <= int64(id) {
+		return false
+	}
+	m, err := l.readSlot(ctx, inflight.CheckpointID(v.top()))
+	return err == nil && m.Epoch < inflight.Epoch(id)
 }
 
 func (l *Log) topIs(ctx context.Context, want func(int64) bool) bool {
