@@ -117,6 +117,27 @@ func (b *Backend) forget(c io.Closer) {
 	delete(b.open, c)
 }
 
+// enter counts what waits for the disk, so that Close waits for it too; leave ends
+// that. Once the backend is closed nobody counts.
+func (b *Backend) enter() (leave func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return func() {}
+	}
+	b.background.Add(1)
+	return b.background.Done
+}
+
+// aside runs f in the background.
+func (b *Backend) aside(f func()) {
+	leave := b.enter()
+	go func() {
+		defer leave()
+		f()
+	}()
+}
+
 // ready is asked first by every call.
 func (b *Backend) ready(ctx context.Context, op, name string) error {
 	err := ctx.Err()
@@ -220,7 +241,7 @@ func (b *Backend) SyncNames(ctx context.Context, prefix string) error {
 		return err
 	}
 	done := make(chan error, 1)
-	b.background.Go(func() { done <- b.syncUp(path) })
+	b.aside(func() { done <- b.syncUp(path) })
 	select {
 	case err := <-done:
 		if err != nil {
@@ -261,8 +282,9 @@ type namedFolder struct {
 	id   folderID
 }
 
-// folderID tells a folder from those that had its name before it; zero where the
-// file system cannot.
+// folderID tells a folder from those that had its name before it, unless it was
+// removed and made again within the tick of its birth, a few milliseconds. Zero
+// where the file system cannot.
 type folderID struct {
 	device, inode uint64
 	born          int64 // in ns

@@ -337,6 +337,26 @@ func TestSyncNamesDoesNotOutliveItsContext(t *testing.T) {
 	release()
 }
 
+// TestCloseBesideFinish: to finish objects beside Close is no race.
+func TestCloseBesideFinish(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 100 {
+		b := New(dir)
+		var finishing sync.WaitGroup
+		for k := range 4 {
+			o, err := b.Create(t.Context(), fmt.Sprintf("%d/%d", i, k), backends.CreateOptions{})
+			require.NoError(t, err)
+			ctx := t.Context()
+			if k%2 == 0 {
+				ctx = context.Background()
+			}
+			finishing.Go(func() { _, _ = o.Finish(ctx) }) // or it is closed
+		}
+		require.NoError(t, b.Close())
+		finishing.Wait()
+	}
+}
+
 // TestCloseDoesNotWaitForEver: nor does a Finish whose context can end.
 func TestCloseDoesNotWaitForEver(t *testing.T) {
 	for _, inline := range []bool{false, true} {

@@ -122,8 +122,7 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 		return backends.Info{}, err
 	}
 	if waits == syncing {
-		o.b.background.Add(1) // Close waits for the disk here too
-		defer o.b.background.Done()
+		defer o.b.enter()()
 		return o.publish(waits)
 	}
 	type answer struct {
@@ -131,7 +130,7 @@ func (o *object) Finish(ctx context.Context) (backends.Info, error) {
 		err  error
 	}
 	done := make(chan answer, 1)
-	o.b.background.Go(func() {
+	o.b.aside(func() {
 		info, err := o.publish(waits)
 		done <- answer{info, err}
 	})
