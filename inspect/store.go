@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/spillway-io/spillway/backends"
 	"github.com/spillway-io/spillway/backends/backendtest"
@@ -31,6 +32,9 @@ const (
 	CheckFailed  = "failed"
 	CheckSkipped = "skipped" // it does not concern this store
 )
+
+// tidyTime is for the removal of what was written, also after Ctrl-C.
+const tidyTime = 5 * time.Second
 
 // CheckLine is one promise of a store, tried.
 type CheckLine struct {
@@ -100,7 +104,9 @@ func (i *Inspector) tryStore(ctx context.Context, url string, s *StoreCheck) err
 			err = errors.Join(err, o.Abort(ctx))
 		}
 	}
-	if errRemove := b.RemoveAll(context.WithoutCancel(ctx), folder); err == nil {
+	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	defer cancel()
+	if errRemove := b.RemoveAll(tidy, folder); err == nil {
 		err = errRemove
 	}
 	if err != nil {

@@ -136,14 +136,14 @@ func (a *app) check(flags *pflag.FlagSet, args []string) (err error) {
 		return err
 	}
 	if a.input != "" {
+		if st, err := os.Stat(a.input); err == nil && !st.Mode().IsRegular() { // to open a pipe waits for its other end
+			return usage("--input %s: a regular file is wanted, which can be read again", a.input)
+		}
 		f, err := os.Open(a.input)
 		if err != nil {
 			return &inflight.Error{Op: "open", Object: a.input, Err: err}
 		}
 		defer f.Close()
-		if st, err := f.Stat(); err != nil || st.IsDir() {
-			return usage("--input %s: a file is wanted", a.input)
-		}
 	}
 	return nil
 }

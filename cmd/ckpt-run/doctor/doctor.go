@@ -153,13 +153,18 @@ const (
 	writes   = 5
 	maxSkew  = 5 * time.Second
 	slowness = time.Second
+	tidyTime = 5 * time.Second // to remove what was written, also after Ctrl-C
 )
 
 // probe writes, reads and deletes, and compares clocks.
 func probe(ctx context.Context, b backends.Backend) []Check {
 	const name = "store"
 	folder := "doctor-" + rand.Text()[:8]
-	defer func() { _ = b.RemoveAll(context.WithoutCancel(ctx), folder) }()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+		defer cancel()
+		_ = b.RemoveAll(ctx, folder)
+	}()
 	var took []time.Duration
 	var skew time.Duration
 	for i := range writes {
