@@ -195,7 +195,7 @@ func TestDamagedOthers(t *testing.T) {
 		}
 		_, err := l.Start(t.Context(), StartOptions{AllowOlder: true})
 		require.ErrorIs(t, err, inflight.ErrDamaged)
-		require.ErrorContains(t, err, "there is no older one")
+		require.ErrorContains(t, err, "there is no older one (repair it, or start afresh)")
 		c := start(t, l, StartOptions{Base: BaseFresh, AllowOlder: true})
 		require.Nil(t, c.Base())
 		commit(t, m, c)

@@ -201,13 +201,15 @@ func decideBase(st *state, older []*format.Manifest, o StartOptions) (*format.Ma
 	return nil, fmt.Errorf("%w%s", st.damage, namesOlder(nil, older))
 }
 
+const noOlder = "; there is no older one"
+
 // namesOlder tells which checkpoints there are to go back to.
 func namesOlder(base *format.Manifest, older []*format.Manifest) string {
 	if base != nil {
 		older = append([]*format.Manifest{base}, older...)
 	}
 	if len(older) == 0 {
-		return "; there is no older one"
+		return noOlder
 	}
 	return fmt.Sprintf("; the next one to go back to is %d", older[0].ID)
 }

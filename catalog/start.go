@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"github.com/spillway-io/spillway/format"
 	"github.com/spillway-io/spillway/inflight"
@@ -146,6 +147,8 @@ func (l *Log) topIs(ctx context.Context, want func(int64) bool) bool {
 
 func mendStart(err error) string {
 	switch {
+	case errors.Is(err, inflight.ErrDamaged) && strings.HasSuffix(err.Error(), noOlder):
+		return "repair it, or start afresh"
 	case errors.Is(err, inflight.ErrDamaged):
 		return "repair it, or start from an older one with restore.allow-older (in code, catalog.StartOptions.AllowOlder)"
 	case errors.Is(err, inflight.ErrRetired):
