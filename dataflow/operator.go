@@ -86,17 +86,18 @@ type Context struct {
 	Epoch       inflight.Epoch
 	Gate        int // of the record in Process
 	// Rand is seeded under a seeded executor.
-	Rand *rand.Rand
-	t    *task
-	link int   // which one of a chain
-	next *link // takes what is emitted; nil: the outputs
+	Rand    *rand.Rand
+	t       *task
+	chained bool  // it belongs to a chain
+	link    int   // which one of a chain
+	next    *link // takes what is emitted; nil: the outputs
 }
 
 // Now is the time since the executor began.
 func (c *Context) Now() time.Duration { return c.t.exec.Now() }
 
-// Emit sends a record to all outputs, or to the next operator of the chain. It never blocks: what does not fit into
-// the buffers overdraws.
+// Emit sends a record to all outputs, or to the next operator of the chain. It
+// never blocks: what does not fit into the buffers overdraws.
 func (c *Context) Emit(r Record) {
 	if c.next != nil {
 		c.next.process(r)
@@ -120,8 +121,9 @@ func (c *Context) EmitWatermark(ms int64) { c.t.forwardWatermark(ms) }
 func (c *Context) Idle(idle bool) { c.t.setIdle(idle) }
 
 // Busy makes the record at hand take d: the task does nothing else meanwhile,
-// not even take a barrier, as if the call itself had taken so long.
-func (c *Context) Busy(d time.Duration) { c.t.busyUntil = c.Now() + d }
+// not even take a barrier, as if the call itself had taken so long. Several calls
+// for one record add up, also those of different operators of a chain.
+func (c *Context) Busy(d time.Duration) { c.t.busyUntil = max(c.t.busyUntil, c.Now()) + d }
 
 // Register gives a piece of state to the runtime, which restores it now and
 // takes it into every snapshot. It is called in Open.
