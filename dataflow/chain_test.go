@@ -171,6 +171,20 @@ func TestChainBusy(t *testing.T) {
 	}
 }
 
+// TestStallOfOneThatIsBusy: a stall lasts until its end, not longer because the
+// operator takes its time, or is one of several that stall.
+func TestStallOfOneThatIsBusy(t *testing.T) {
+	busy := FlatMap(func(c *Context, r Record) error { c.Busy(500 * time.Millisecond); c.Emit(r); return nil })
+	faults := []Fault{{Task: inflight.Task{Vertex: "work"}, For: 2 * time.Second}}
+	stalls := func(i int) Operator { return ScriptedOperator(busy(i), faults) }
+	for name, work := range map[string]func(int) Operator{"one": stalls, "chain": Chain(stalls, stalls)} {
+		came, _, err := runChain(2, work)
+		require.NoError(t, err, name)
+		require.Len(t, came, 2, name)
+		require.InDelta(t, 2*time.Second, came[1], float64(10*time.Millisecond), name)
+	}
+}
+
 // chainCalls writes down its calls, and emits in Open and Finish.
 type chainCalls struct {
 	Base

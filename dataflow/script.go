@@ -128,7 +128,7 @@ func (o *scriptedOperator) Process(c *Context, r Record) error {
 	if err := o.Operator.Process(c, r); err != nil || len(o.script.faults) == 0 {
 		return err
 	}
-	now := c.Now()
+	now := max(c.Now(), c.t.busyUntil) // it may be busy with the record already
 	end, err := o.script.until(now, o.Operator)
 	if end > 0 {
 		c.Busy(end - now)

@@ -105,6 +105,7 @@ func TestCutsWithoutBytes(t *testing.T) {
 	got := read(t, b, "", h)
 	require.Empty(t, got.data)
 	require.Equal(t, map[inflight.Address]inflight.Cut{cut.Address: cut}, got.cuts)
+	require.Len(t, handle(t, captures[1]).Segments, 1)
 	require.Equal(t, captures[1].Files(), captures[0].Files())
 	require.Len(t, names(t, b), 1)
 	bufs.check(t)
