@@ -51,6 +51,7 @@ func (s *scan) plan(ctx context.Context, verb string, l layout, keep func(i int)
 	if err := p.carry(ctx); err != nil {
 		return nil, err
 	}
+	p.Notes = append(p.Notes, s.notes...)
 	p.countBefore(s)
 	var contents []content
 	for i := range s.x.Channels {

@@ -79,7 +79,7 @@ func (c *Checkpoint) PlanToSpillway(ctx context.Context, o ConvertOptions) (*Con
 	if err := p.carry(ctx); err != nil {
 		return nil, err
 	}
-	v := &Conversion{Verb: "convert", Checkpoint: c.CheckpointID, Channels: int64(len(s.x.Channels)), Notes: p.Notes}
+	v := &Conversion{Verb: "convert", Checkpoint: c.CheckpointID, Channels: int64(len(s.x.Channels)), Notes: append(p.Notes, s.notes...)}
 	for i := range s.channels {
 		v.Buffers += s.channels[i].chunks
 		v.Bytes += s.channels[i].bytes

@@ -19,13 +19,15 @@ type DropOptions struct {
 // coordinators, which Flink's own option for it forgets.
 //
 // With All it does not matter whether channel state is damaged: it is counted as
-// far as it can be read.
+// far as it can be read. What stays must be as it was sealed.
 func (c *Checkpoint) PlanDrop(ctx context.Context, o DropOptions) (*Plan, error) {
 	var s *scan
 	var err error
 	if o.All {
 		s = c.newScan(c.Index(), slices.Clone(o.Verify.Edges))
-		err = s.run(ctx)
+		if s.notes, err = c.surveySealed(ctx, "drop", o.Verify, false); err == nil {
+			err = s.run(ctx)
+		}
 	} else {
 		o.Verify.Edges = append(slices.Clone(o.Verify.Edges), o.Edges...)
 		s, err = c.survey(ctx, "drop", o.Verify)

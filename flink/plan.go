@@ -94,21 +94,88 @@ func (c *Checkpoint) bare(verb string, x *Index) *Plan {
 	return p
 }
 
-// survey reads all channel state, and refuses a checkpoint that is damaged.
+// survey reads all channel state, and refuses a checkpoint that is damaged, also
+// where only its seal tells: what is written anew has no seal, and would look right.
 func (c *Checkpoint) survey(ctx context.Context, verb string, o VerifyOptions) (*scan, error) {
-	x := c.Index()
-	v := &verifier{c: c, meta: path.Join(c.Dir, c.Name), x: x}
+	v := c.newVerifier()
+	seal, err := v.sealOf(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	notes := slices.Clone(v.findings)
 	v.index()
-	s := c.newScan(x, slices.Clone(o.Edges))
+	s := c.newScan(v.x, slices.Clone(o.Edges))
+	s.sums, s.notes = seal != nil, notes
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}
-	for _, f := range append(v.findings, s.findings...) {
-		if f.Severity == inflight.SeverityError {
-			return nil, c.damaged(verb, f, "salvage it first")
+	v.findings = append(v.findings, s.findings...)
+	if seal != nil {
+		if err := v.compare(ctx, seal, s); err != nil {
+			return nil, err
 		}
 	}
-	return s, nil
+	return s, c.refuse(verb, v.x, v.findings)
+}
+
+// surveySealed is survey for a rewrite that reads no channel state, or does not
+// keep it: without a seal it looks at nothing, and with one, unless streams is
+// false, at channel state too. A file that cannot be had is left to who needs it.
+func (c *Checkpoint) surveySealed(ctx context.Context, verb string, o VerifyOptions, streams bool) (notes []inflight.Finding, err error) {
+	v := c.newVerifier()
+	seal, err := v.sealOf(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	notes = slices.Clone(v.findings)
+	switch {
+	case seal == nil:
+	case streams:
+		s := c.newScan(v.x, slices.Clone(o.Edges))
+		s.sums = true
+		if err := s.run(ctx); err != nil {
+			return nil, err
+		}
+		if err := v.compare(ctx, seal, s); err != nil {
+			return nil, err
+		}
+		v.findings = append(v.findings, slices.DeleteFunc(s.findings, func(f inflight.Finding) bool {
+			return slices.Contains([]string{CodeMissingFile, CodeUnresolvable, CodeUnreadable}, f.Code)
+		})...)
+	default:
+		if err := v.compareKept(ctx, seal); err != nil {
+			return nil, err
+		}
+	}
+	return notes, c.refuse(verb, v.x, v.findings)
+}
+
+// refuse refuses a checkpoint for the first error among findings. Metadata that is
+// not what was sealed explains all others; and an error about a whole file gives
+// way to one that knows where in it.
+func (c *Checkpoint) refuse(verb string, x *Index, findings []inflight.Finding) error {
+	var first *inflight.Finding
+	for i := range findings {
+		f := &findings[i]
+		switch {
+		case f.Severity != inflight.SeverityError:
+		case first == nil, f.Code == CodeSealMetadata,
+			first.Code == CodeSealFile && f.Object == first.Object && first.Offset < 0 && f.Offset >= 0:
+			first = f
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	channels := slices.ContainsFunc(x.Streams, func(s Stream) bool { return s.Handle.String() == first.Object })
+	mend := "salvage it first"
+	switch {
+	case first.Code == CodeSeal:
+		mend = "put the seal back, or move it away where the checkpoint is known to be right"
+	case first.Code == CodeSealMetadata, first.Code == CodeSealFile && !channels:
+		mend = "put it back as it was sealed, or take an older checkpoint; to go on all the same, move the seal away"
+	}
+	return c.damaged(verb, *first, mend)
 }
 
 // content is what a channel is to hold: ranges of payload in the order of its

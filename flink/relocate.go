@@ -15,7 +15,8 @@ type RelocateOptions struct {
 	// lead to stays where it is: for trees that were moved, or will be. None: the
 	// files that absolute paths lead to are copied into the new directory and named
 	// relative to it, so that it can be moved anywhere.
-	Paths []Move
+	Paths  []Move
+	Verify VerifyOptions
 }
 
 // PlanRelocate plans to give a checkpoint other paths. Names of inline handles
@@ -23,8 +24,15 @@ type RelocateOptions struct {
 //
 // State of file merging becomes plain state when it is copied, since its handles
 // know absolute paths only.
+//
+// It reads nothing, but what a seal covers: that must be as it was sealed.
 func (c *Checkpoint) PlanRelocate(ctx context.Context, o RelocateOptions) (*Plan, error) {
+	notes, err := c.surveySealed(ctx, "relocate", o.Verify, true)
+	if err != nil {
+		return nil, err
+	}
 	p := c.bare("relocate", c.Index())
+	p.Notes = notes
 	r := &relocation{p: p, o: o, names: map[string]string{}, copied: map[string]bool{}, unfit: map[string]bool{}}
 	for _, relative := range []bool{true, false} { // those have their names already
 		for i := range c.Operators {
@@ -40,7 +48,7 @@ func (c *Checkpoint) PlanRelocate(ctx context.Context, o RelocateOptions) (*Plan
 		}
 	}
 	p.Before.Files = len(p.Files)
-	for i := range p.x.Channels { // nothing is read: what the handles say
+	for i := range p.x.Channels { // what the handles say: without a seal nothing is read
 		ch := &p.x.Channels[i]
 		n := int64(ch.Offsets.Len())
 		p.Before.Buffers += n
@@ -50,7 +58,7 @@ func (c *Checkpoint) PlanRelocate(ctx context.Context, o RelocateOptions) (*Plan
 	if r.err != nil {
 		return nil, r.err
 	}
-	err := p.rewrite(Changes{Handle: r.renamed, Operator: r.operator})
+	err = p.rewrite(Changes{Handle: r.renamed, Operator: r.operator})
 	if r.err != nil {
 		err = r.err
 	}

@@ -2,7 +2,6 @@ package flink
 
 import (
 	"context"
-	"path"
 	"slices"
 
 	"github.com/spillway-io/spillway/inflight"
@@ -24,18 +23,25 @@ type SalvageOptions struct {
 // too: its length may be what is wrong.
 //
 // Metadata that is damaged is refused, and so is a missing file of other state.
+// What only a seal shows of them is in the notes.
 func (c *Checkpoint) PlanSalvage(ctx context.Context, o SalvageOptions) (*Plan, error) {
-	x := c.Index()
-	v := &verifier{c: c, meta: path.Join(c.Dir, c.Name), x: x}
+	v := c.newVerifier()
+	x := v.x
 	v.index()
 	for _, f := range v.findings {
 		if f.Severity == inflight.SeverityError {
 			return nil, c.damaged("salvage", f, "drop all in-flight data")
 		}
 	}
-	if o.Seal == nil && !o.Verify.NoSeal {
+	v.findings = nil
+	if o.Seal == nil {
 		var err error
-		if o.Seal, err = v.seal(ctx); err != nil {
+		if o.Seal, err = v.sealOf(ctx, o.Verify); err != nil {
+			return nil, err
+		}
+	}
+	if o.Seal != nil {
+		if err := v.compareKept(ctx, o.Seal); err != nil {
 			return nil, err
 		}
 	}
@@ -60,6 +66,7 @@ func (c *Checkpoint) PlanSalvage(ctx context.Context, o SalvageOptions) (*Plan, 
 		return nil, err
 	}
 	p.Lost = lost
+	s.findings = append(s.findings, v.findings...)
 	sortFindings(s.findings)
 	p.Notes = append(p.Notes, s.findings...)
 	return p, nil

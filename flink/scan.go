@@ -47,6 +47,7 @@ type scan struct {
 	mu       sync.Mutex
 	cached   int64
 	findings []inflight.Finding
+	notes    []inflight.Finding // of a survey: what is to be known of the seal
 }
 
 // channelScan is what was seen of one channel.

@@ -116,14 +116,17 @@ func (s *Seal) Encode() ([]byte, error) {
 	return fmt.Appendf(b, "%08x\"}\n", crc32.Checksum(b, castagnoli)), nil
 }
 
-// DecodeSeal reads the JSON of a seal.
+// DecodeSeal reads the JSON of a seal. ErrMismatch says that it is none.
 func DecodeSeal(b []byte) (*Seal, error) {
 	fail := func(format string, args ...any) (*Seal, error) {
 		return nil, &inflight.Error{Op: "decode", Object: "seal", Err: corrupt(CodeSeal, -1, format, args...)}
 	}
+	if !bytes.HasPrefix(b, []byte(`{"format":"`+sealFormat+`"`)) {
+		return nil, &inflight.Error{Op: "decode", Object: "seal", Err: &FormatError{Code: CodeSeal, Offset: -1, Text: "it is no seal", Err: inflight.ErrMismatch}}
+	}
 	n := len(b) - (len(sealTail) - sealSumFrom)
 	if n < 0 || !bytes.HasSuffix(b[:n], []byte(sealTail[:sealSumFrom])) {
-		return fail("no seal, or not all of it")
+		return fail("not all of it is there")
 	}
 	if want := fmt.Sprintf("%08x\"}\n", crc32.Checksum(b[:n], castagnoli)); want != string(b[n:]) {
 		return fail("its own checksum is wrong")
@@ -131,9 +134,6 @@ func DecodeSeal(b []byte) (*Seal, error) {
 	var s Seal
 	if err := json.Unmarshal(b, &s); err != nil {
 		return fail("%v", err)
-	}
-	if s.Format != sealFormat {
-		return fail("format %.40q", s.Format)
 	}
 	if s.Version != SealVersion {
 		return nil, &inflight.Error{Op: "decode", Object: "seal", Err: &FormatError{Code: CodeSeal, Offset: -1, Err: inflight.ErrUnknownVersion,
@@ -251,6 +251,14 @@ func (s *Seal) Write(ctx context.Context, b backends.Backend, name string) error
 	return writeFile(ctx, b, name, p)
 }
 
+// sealOf returns the seal to compare with; nil: there is none.
+func (v *verifier) sealOf(ctx context.Context, o VerifyOptions) (*Seal, error) {
+	if o.Seal != nil || o.NoSeal {
+		return o.Seal, nil
+	}
+	return v.seal(ctx)
+}
+
 // seal reads the seal beside the checkpoint; nil: there is none that is usable.
 func (v *verifier) seal(ctx context.Context) (*Seal, error) {
 	s, name, err := readSeal(ctx, v.c.places)
@@ -330,9 +338,6 @@ func (s *Seal) metadata(raw []byte, object string) *inflight.Finding {
 
 // compare compares what was read with a seal.
 func (v *verifier) compare(ctx context.Context, seal *Seal, s *scan) error {
-	if f := seal.metadata(v.c.raw, v.meta); f != nil {
-		v.findings = append(v.findings, *f)
-	}
 	at := map[string]int{}
 	for i := range v.x.Streams {
 		at[v.x.Streams[i].Handle.String()] = i
@@ -344,6 +349,14 @@ func (v *verifier) compare(ctx context.Context, seal *Seal, s *scan) error {
 		} else {
 			v.sealFinding(sealed.Stream, "it was sealed, and nothing refers to it now")
 		}
+	}
+	return v.compareKept(ctx, seal)
+}
+
+// compareKept compares what is no channel state with a seal.
+func (v *verifier) compareKept(ctx context.Context, seal *Seal) error {
+	if f := seal.metadata(v.c.raw, v.meta); f != nil {
+		v.findings = append(v.findings, *f)
 	}
 	files := map[string]SealedFile{}
 	for _, f := range seal.Files {

@@ -69,7 +69,7 @@ func Verify(ctx context.Context, b backends.Backend, dir string, o VerifyOptions
 // Verify is Verify for a checkpoint that is open; the OpenOptions are not looked
 // at.
 func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, error) {
-	v := &verifier{c: c, meta: path.Join(c.Dir, c.Name), x: c.Index()}
+	v := c.newVerifier()
 	v.metadata()
 	v.index()
 	if err := v.stateFiles(ctx); err != nil {
@@ -78,12 +78,9 @@ func (c *Checkpoint) Verify(ctx context.Context, o VerifyOptions) (*Report, erro
 	if err := v.foreign(ctx); err != nil {
 		return nil, err
 	}
-	seal := o.Seal
-	if seal == nil && !o.NoSeal {
-		var err error
-		if seal, err = v.seal(ctx); err != nil {
-			return nil, err
-		}
+	seal, err := v.sealOf(ctx, o)
+	if err != nil {
+		return nil, err
 	}
 	s := c.newScan(v.x, slices.Clone(o.Edges))
 	s.sums = seal != nil
@@ -124,6 +121,10 @@ type verifier struct {
 	x        *Index
 	meta     string
 	findings []inflight.Finding
+}
+
+func (c *Checkpoint) newVerifier() *verifier {
+	return &verifier{c: c, meta: path.Join(c.Dir, c.Name), x: c.Index()}
 }
 
 func (v *verifier) find(sev inflight.Severity, code string, offset int, format string, args ...any) *inflight.Finding {

@@ -171,6 +171,9 @@ func (i *Inspector) readSeal(ctx context.Context, name string) (*flink.Seal, err
 	}
 	defer b.Close()
 	s, err := flink.ReadSeal(ctx, b, base)
+	if errors.Is(err, inflight.ErrMismatch) {
+		err = fail("open", name, fmt.Errorf("%w: it is no seal", inflight.ErrConfig), "name what flink seal has written")
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -231,7 +231,10 @@ func (i *Inspector) flinkPlan(ctx context.Context, c *flink.Checkpoint, o Rewrit
 // edgesOf finds the edges that a user named.
 func edgesOf(ctx context.Context, c *flink.Checkpoint, o RewriteOptions) (edges []flink.Edge, err error) {
 	bad := func(name string, err error, mend string) error { return fail("flink drop", "edge "+name, err, mend) }
-	if o.All == (len(o.Edges) > 0) {
+	switch {
+	case o.All && len(o.Edges) > 0:
+		return nil, fail("flink drop", c.Dir, fmt.Errorf("%w: --edge and --all exclude each other", inflight.ErrConfig), "give only one of them")
+	case !o.All && len(o.Edges) == 0:
 		return nil, fail("flink drop", c.Dir, fmt.Errorf("%w: the in-flight data of which edges?", inflight.ErrConfig), "give --edge 'FROM=>TO', or --all")
 	}
 	if o.All {

@@ -13,8 +13,8 @@ func (a *app) flink() *cobra.Command {
 		Use: "flink VERB", Short: "Rewrite and seal checkpoints of Apache Flink",
 		Long: `Writes a checkpoint of Flink anew, always into a new directory. SRC is a checkpoint, a job, or a root with one job; DST is a
 path or URL that does not exist yet, on any store. What one verb writes, Flink restores, and every other verb takes as SRC.
-_metadata is written last, and when something fails, or on Ctrl-C, what was written is removed. With --dry-run the plan is
-printed, and nothing is written.`,
+_metadata is written last, and when something fails, or on Ctrl-C or SIGTERM, what was written is removed. With --dry-run the
+plan is printed, and nothing is written. Where a checkpoint has a seal, it must be as it was sealed; salvage keeps what is.`,
 		Example: `  ckpt-inspect flink compact /flink/chk-3 /flink/new/chk-3
   ckpt-inspect flink seal /flink/chk-3`,
 		Args: func(cmd *cobra.Command, args []string) error {

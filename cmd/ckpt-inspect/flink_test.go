@@ -375,6 +375,53 @@ func TestFlinkFileGone(t *testing.T) {
 	require.Contains(t, stderr.String(), "put the file back")
 }
 
+// TestFlinkRewriteObeysSeal changes a byte that only the seal can tell: every verb
+// refuses it, also in a dry run, and writes nothing; salvage gives it up.
+func TestFlinkRewriteObeysSeal(t *testing.T) {
+	const file = "fb3b9906-0dd2-4953-9823-42b6df96c353"
+	verbs := []string{"compact", "drop --edge rec=>count", "relocate", "relocate --path file:/a=file:/b", "convert --to spillway"}
+	for _, disk := range []bool{true, false} {
+		root := flinktest.Unpack(t, "resume")
+		fuzzStore = toStore(t, root, "x")
+		src, out := root+"/chk-3", t.TempDir()
+		if !disk {
+			src, out = "fuzz:///x/chk-3", "fuzz:///new"
+		}
+		mustRun(t, "flink", "seal", src)
+		for _, verb := range verbs {
+			mustRun(t, slices.Concat([]string{"flink"}, strings.Fields(verb), []string{"-n", src, out + "/whole"})...)
+		}
+		name := filepath.Join(root, "chk-3", file)
+		p, err := os.ReadFile(name)
+		require.NoError(t, err)
+		p[5000] ^= 1
+		if disk {
+			require.NoError(t, os.WriteFile(name, p, 0o600))
+		} else {
+			put(t, fuzzStore, "x/chk-3/"+file, p)
+		}
+		before := contentsOf(t, fuzzStore)
+		for _, verb := range verbs {
+			for _, more := range []string{"", "--dry-run"} {
+				var stdout, stderr bytes.Buffer
+				args := slices.Concat([]string{"flink"}, strings.Fields(verb), strings.Fields(more), []string{src, out + "/new"})
+				require.Equal(t, 1, run(t.Context(), testEnv(&stdout, &stderr), args), "%s: %s%s", args, &stdout, &stderr)
+				require.Regexp(t, "it is damaged: error seal-chunk "+file+" at [0-9]+ .*: not the chunk that was sealed \\(salvage it first\\)\n$", stderr.String())
+				require.Empty(t, stdout.String())
+				require.Equal(t, before, contentsOf(t, fuzzStore))
+				if disk {
+					left, err := os.ReadDir(out)
+					require.NoError(t, err)
+					require.Empty(t, left)
+				}
+			}
+		}
+		mustRun(t, "flink", "drop", "--all", src, out+"/dropped")
+		mustRun(t, "flink", "salvage", src, out+"/salvaged")
+		mustRun(t, "flink", "compact", out+"/salvaged", out+"/compact")
+	}
+}
+
 // damage changes some bytes.
 func damage(r *rand.Rand, p []byte) []byte {
 	at := r.IntN(len(p))
