@@ -228,10 +228,9 @@ func (r *Reader) requestSize() int64 {
 	return min(most, max(share/2, min(share, most/2), r.modest()))
 }
 
+// modest is the memory of a request where memory is short, and the size up to
+// which a file is read as a whole.
 func (r *Reader) modest() int64 { return min(int64(r.o.ReadSize), modestRead) }
-
-// wholeLimit is the size up to which a file is read as a whole.
-func (r *Reader) wholeLimit() int64 { return r.modest() }
 
 // pieceSize is the length up to which a span has several blocks.
 func (r *Reader) pieceSize() int {
@@ -278,7 +277,7 @@ func (r *Reader) request(next []visit, c *cursor, room bool) []*span {
 func (r *Reader) newSpan(next []visit, c *cursor, room bool) *span {
 	b := next[0].block
 	f := b.f
-	if !b.alone && f.size <= r.wholeLimit() {
+	if !b.alone && f.size <= r.modest() {
 		if sp := r.wholeSpan(f); sp != nil {
 			b.span = sp
 			sp.blocks = append(sp.blocks, b)

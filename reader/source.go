@@ -237,7 +237,7 @@ func (r *Reader) section(ctx context.Context, f *file, seg inflight.Segment) (*f
 	}
 	var direct io.ReaderAt = readerAt{size, func(p []byte, off int64) error { return src.ReadAt(ctx, p, off) }}
 	from := direct
-	if size <= r.wholeLimit() {
+	if size <= r.modest() {
 		sp, err := r.wholeFile(ctx, f)
 		if err != nil {
 			return nil, err
