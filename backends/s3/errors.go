@@ -246,6 +246,19 @@ func (b *Backend) classifyNetwork(err error) (sentinel error, mend string) {
 // errCut says that a body ended before its end.
 var errCut = fmt.Errorf("the answer was cut off: %w", io.ErrUnexpectedEOF)
 
+// doubtful reports whether a refusal may be none the next time: bytes were
+// damaged on the way, or a store of files answers so because it removed a folder,
+// empty for a moment, in which the object was to be.
+func doubtful(r minio.ErrorResponse) bool {
+	switch r.StatusCode {
+	case http.StatusBadRequest:
+		return errors.Is(codes[r.Code].sentinel, inflight.ErrCorrupt)
+	case http.StatusConflict:
+		return r.Code == "ExistingObjectIsDirectory"
+	}
+	return false
+}
+
 // ambiguous reports whether a request that failed with err may have been carried
 // out, once it was sent: its answer was lost, or is a proxy's.
 func ambiguous(err error) bool {

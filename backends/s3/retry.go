@@ -21,8 +21,9 @@ const (
 	// strangerFor bounds the tries while the store has never answered: then the
 	// URL is as likely to be wrong as the store is to be down.
 	strangerFor = 2 * time.Second
-	// digestTries is how often bytes that arrive damaged are sent.
-	digestTries = 3
+	// doubtTries is how often a request is made whose answer may be another the
+	// next time.
+	doubtTries = 3
 )
 
 // tries are the tries of one request. The zero value is not usable.
@@ -78,8 +79,8 @@ func (t *tries) again(ctx context.Context, err error) error {
 	if !t.b.reached.Load() {
 		limit = min(limit, strangerFor)
 	}
-	damaged := answered && errors.Is(failure, inflight.ErrCorrupt) && answer.StatusCode == 400 && t.n < digestTries
-	if !inflight.Retryable(failure) && !damaged || time.Since(t.began)+t.pause > limit {
+	doubted := answered && doubtful(answer) && t.n < doubtTries
+	if !inflight.Retryable(failure) && !doubted || time.Since(t.began)+t.pause > limit {
 		return failure
 	}
 	t.b.tell(inflight.EventRetried, t.op, failure)

@@ -175,24 +175,37 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// TestDamageOnTheWay: bytes that arrive damaged are sent again, but not for ever.
-func TestDamageOnTheWay(t *testing.T) {
-	for bad, ok := range map[int32]bool{2: true, 3: false} {
-		f := newFake(t)
-		var n atomic.Int32
-		f.intercept = func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method != http.MethodPut || n.Add(1) > bad {
-				return false
-			}
-			fakeError(w, http.StatusBadRequest, "BadDigest")
-			return true
-		}
-		_, err := put(t, f.open(t, nil), "x", []byte("x"), backends.CreateOptions{})
-		if ok {
-			require.NoError(t, err)
-		} else {
-			require.ErrorIs(t, err, inflight.ErrCorrupt)
-			require.ErrorContains(t, err, "checksum=composite")
+// TestDoubtful: what may go well the next time is tried again, but not for ever.
+func TestDoubtful(t *testing.T) {
+	for name, refusal := range map[string]struct {
+		status int
+		code   string
+		want   error
+		mend   string
+	}{
+		"damaged on the way":   {http.StatusBadRequest, "BadDigest", inflight.ErrCorrupt, "checksum=composite"},
+		"folder that is going": {http.StatusConflict, "ExistingObjectIsDirectory", inflight.ErrConfig, "another name"},
+	} {
+		for bad, ok := range map[int32]bool{doubtTries - 1: true, doubtTries: false} {
+			t.Run(fmt.Sprintf("%s/%d", name, bad), func(t *testing.T) {
+				f := newFake(t)
+				var n atomic.Int32
+				f.intercept = func(w http.ResponseWriter, r *http.Request) bool {
+					if r.Method != http.MethodPut || n.Add(1) > bad {
+						return false
+					}
+					fakeError(w, refusal.status, refusal.code)
+					return true
+				}
+				_, err := put(t, f.open(t, nil), "x", []byte("x"), backends.CreateOptions{})
+				if ok {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorIs(t, err, refusal.want)
+				require.ErrorContains(t, err, refusal.mend)
+				require.Equal(t, bad, n.Load())
+			})
 		}
 	}
 }
