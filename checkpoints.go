@@ -22,8 +22,9 @@ const (
 //
 // The loop ends without an error when the last one is complete: what a job puts
 // out once and for all it puts out then. An error ends it before: ErrFenced if
-// another coordinator has taken over, the cause of the end of ctx, why none can
-// be begun, or why the last one could not be committed.
+// another coordinator has taken over, ErrUnavailable if the job is to be opened
+// again (Coordinator.Judge), the cause of the end of ctx, why none can be begun,
+// or why the last one could not be committed.
 func (j *Job) Checkpoints(ctx context.Context, tick <-chan time.Time, done <-chan struct{}) iter.Seq2[*Checkpoint, error] {
 	return func(yield func(*Checkpoint, error) bool) {
 		var again <-chan time.Time
@@ -36,7 +37,7 @@ func (j *Job) Checkpoints(ctx context.Context, tick <-chan time.Time, done <-cha
 				tick, done = nil, nil
 			}
 			more, err := j.next(ctx, yield)
-			switch over := cmp.Or(j.Coordinator.Err(), context.Cause(ctx)); {
+			switch over := cmp.Or(j.Coordinator.Judge(ctx, j.Coordinator.Err()), context.Cause(ctx)); {
 			case !more || err == nil && over == nil && done == nil:
 				return
 			case over != nil:
@@ -61,7 +62,7 @@ func (j *Job) next(ctx context.Context, yield func(*Checkpoint, error) bool) (mo
 	}
 	c, err := j.Begin(ctx)
 	if err != nil {
-		yield(nil, err)
+		yield(nil, j.Coordinator.Judge(ctx, err))
 		return false, err
 	}
 	more = yield(c, nil)

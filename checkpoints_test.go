@@ -71,6 +71,16 @@ func TestCheckpoints(t *testing.T) {
 				}
 				return true
 			}},
+		{name: "an older one begins a file late", ids: []inflight.CheckpointID{1, 2}, failed: 1, err: inflight.ErrUnavailable, text: "start again",
+			before: func(t *testing.T, id inflight.CheckpointID, _ context.CancelFunc) bool {
+				if id == 2 {
+					o, err := faults.Create(t.Context(), "job/"+format.StateFileName(9, "g0", "late"), backends.CreateOptions{})
+					require.NoError(t, err)
+					_, err = o.Finish(t.Context())
+					require.NoError(t, err)
+				}
+				return true
+			}},
 		{name: "the context ends", ids: []inflight.CheckpointID{1, 2}, failed: 1, err: context.Canceled,
 			before: func(_ *testing.T, id inflight.CheckpointID, cancel context.CancelFunc) bool {
 				if id == 2 {

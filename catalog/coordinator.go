@@ -109,6 +109,36 @@ func (c *Coordinator) Superseded(ctx context.Context) (bool, error) {
 	return m.Attempt != c.Attempt(), nil
 }
 
+// A store is asked so often, and so far apart, who has taken over.
+const (
+	judgeTries = 5
+	judgePause = 50 * time.Millisecond
+)
+
+// Judge returns err, an answer of the coordinator, as what it means for the job.
+// ErrFenced that came of a directory alone (Superseded) is the end of this
+// coordinator, not of the job: it becomes ErrUnavailable, with the mend to start
+// again. The store is asked in that case only.
+func (c *Coordinator) Judge(ctx context.Context, err error) error {
+	if !errors.Is(err, inflight.ErrFenced) {
+		return err
+	}
+	superseded, e := c.Superseded(ctx)
+	for try := 1; e != nil && try < judgeTries; try++ { // a claim may be retired while it is looked for
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(judgePause):
+		}
+		superseded, e = c.Superseded(ctx)
+	}
+	if e != nil || superseded {
+		return err
+	}
+	return &inflight.Error{Op: "check", Object: c.log.path(""), Mend: "start again, from the latest checkpoint",
+		Err: fmt.Errorf("%w: a coordinator that was superseded has begun a file late", inflight.ErrUnavailable)}
+}
+
 // ReplayDone releases the base: every subtask has replayed it, so it stays only
 // as long as it is retained like any other.
 func (c *Coordinator) ReplayDone() {

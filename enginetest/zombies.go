@@ -30,19 +30,39 @@ func zombieRunning(t *trial) {
 	heir := t.restore()
 	whole := t.wholeNow()
 	if t.rng.IntN(2) == 0 {
-		t.checkpoints(heir, 1)
+		heir = t.beside(heir, func(in *instance) { t.checkpoints(in, 1) })
 	}
 	first := t.rng.IntN(2) == 0 // the heir is
 	if first {
-		t.stop(heir)
+		t.beside(heir, t.stop)
 	}
 	if !whole { // it had come to its end before
 		t.refused(zombie)
 	}
 	if !first {
-		t.stop(heir)
+		t.beside(heir, t.stop)
 	}
 	t.exact()
+}
+
+// heirs is how many instances may have to start anew beside one older one.
+const heirs = 3
+
+// beside does something with an instance while an older one is at work, or with
+// the next one: a file that the older one begins late may end an instance, but not
+// as if another one had taken over (catalog.Coordinator.Judge).
+func (t *trial) beside(heir *instance, do func(*instance)) *instance {
+	for n := 1; ; n++ {
+		err := caught(func() { do(heir) })
+		if err == nil {
+			return heir
+		}
+		if end := heir.Stop(t.ctx); !inflight.Retryable(end) || n == heirs {
+			t.fail("beside an older instance: %w", err)
+		}
+		t.crash(heir)
+		heir = t.restore()
+	}
 }
 
 // wholeNow reports whether the instance before the one that has just been restored

@@ -237,6 +237,8 @@ func (programs) start(j *enginetest.Job, base string) (enginetest.Instance, erro
 		switch err := p.cmd.Wait(); {
 		case strings.Contains(last, "fenced"):
 			p.err = fmt.Errorf("%w: %s", inflight.ErrFenced, last)
+		case strings.Contains(last, "start again"):
+			p.err = fmt.Errorf("%w: %s", inflight.ErrUnavailable, last)
 		case err != nil:
 			p.err = fmt.Errorf("%w: %s", err, last)
 		}

@@ -114,7 +114,8 @@ func (s *store) Begin(reason string) (dataflow.Slot, error) {
 		defer s.mu.Unlock()
 		if errors.Is(err, inflight.ErrFenced) {
 			// Who has taken over is being asked. So does a restart, before it takes the job.
-			err = s.startAgain("it is not known yet whether another coordinator has taken over")
+			err = &inflight.Error{Op: "begin", Object: s.j.o.Name, Mend: "start again",
+				Err: fmt.Errorf("%w: it is not known yet whether another coordinator has taken over", inflight.ErrUnavailable)}
 		}
 		return nil, cmp.Or(s.over, err)
 	}
@@ -148,34 +149,18 @@ func (s *store) Retire() {
 	})
 }
 
-// judge returns err, an answer of the coordinator. ErrFenced is the end of the
-// job; but not where no entry of another coordinator stands above ours, only a
-// directory in which one that we have superseded began a file late. Whoever
-// starts again stands above that, and fences it.
+// judge returns what err, an answer of the coordinator, means for the job, and
+// keeps it if it is the end of the coordinator.
 func (s *store) judge(err error) error {
 	if !errors.Is(err, inflight.ErrFenced) {
 		return err
 	}
-	superseded, e := s.coord.Superseded(s.life)
-	for try := 0; e != nil && try < judgeTries && sleep(s.life, 50*time.Millisecond); try++ {
-		superseded, e = s.coord.Superseded(s.life)
-	}
-	if e == nil && !superseded {
-		err = s.startAgain("a coordinator that was superseded has begun a file late")
-	}
+	err = s.coord.Judge(s.life, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = cmp.Or(s.over, err)
 	return s.over
 }
-
-// startAgain is the end of the incarnation, not of the job.
-func (s *store) startAgain(why string) error {
-	return &inflight.Error{Op: "check", Object: s.j.o.Name, Mend: "start again", Err: fmt.Errorf("%w: %s", inflight.ErrUnavailable, why)}
-}
-
-// judgeTries is how often a store is asked again who has taken over.
-const judgeTries = 5
 
 // close ends the incarnation. It waits for what is being written, but not long.
 func (s *store) close() error {
