@@ -30,6 +30,7 @@ type Capture struct {
 
 	mu         sync.Mutex
 	channels   map[inflight.Address]*channel
+	spare      []channel // memory for the next ones
 	recent     *channel
 	inputDone  bool
 	outputDone bool
@@ -53,7 +54,8 @@ type channel struct {
 }
 
 func newCapture(w *Writer, key sharing.Key, o StartOptions) *Capture {
-	return &Capture{w: w, key: key, o: o, begun: time.Now(), done: make(chan struct{}), channels: map[inflight.Address]*channel{}}
+	n := w.usual.Load()
+	return &Capture{w: w, key: key, o: o, begun: time.Now(), done: make(chan struct{}), channels: make(map[inflight.Address]*channel, n), spare: make([]channel, n)}
 }
 
 // Checkpoint returns the id.
@@ -149,7 +151,11 @@ func (c *Capture) channel(a inflight.Address) (*channel, error) {
 		if c.o.StateOnly && a.Side != inflight.State {
 			return nil, fmt.Errorf("%w: %s in an aligned checkpoint or savepoint, which has no channel state", inflight.ErrConfig, a)
 		}
-		ch = &channel{addr: a, next: inflight.PosUnknown}
+		if len(c.spare) == 0 {
+			c.spare = make([]channel, 8)
+		}
+		ch, c.spare = &c.spare[0], c.spare[1:]
+		ch.addr, ch.next = a, inflight.PosUnknown
 		if a.Side == inflight.State {
 			ch.next = inflight.Pos{Epoch: c.key.Epoch}
 		}
@@ -299,6 +305,7 @@ func (c *Capture) ended(r sharing.Result) {
 		}
 	}
 	n := c.buffers
+	c.w.usual.Store(int64(len(c.channels)))
 	c.mu.Unlock()
 	for _, h := range holds {
 		h.giveUp()

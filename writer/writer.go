@@ -21,9 +21,11 @@ type Writer struct {
 	slot  int
 	group *sharing.Group
 	held  atomic.Int64 // bytes of the subtask in memory
+	usual atomic.Int64 // addresses that the last capture had
 
 	mu      sync.Mutex
 	closed  bool
+	checked string // an attempt that can be part of a file's name
 	seen    int64 // the newest id that was named, plus one
 	aborted int64 // the newest id that was aborted, plus one
 	live    map[inflight.CheckpointID]*Capture
@@ -53,11 +55,8 @@ func (w *Writer) Start(id inflight.CheckpointID, o StartOptions) (*Capture, erro
 		o.Attempt = w.pool.attempt
 	}
 	key := sharing.Key{Checkpoint: id, Epoch: o.Epoch, Attempt: o.Attempt}
-	if err := checkKey(key); err != nil {
-		return nil, w.fail("start", id, err)
-	}
 	w.mu.Lock()
-	if err := w.mayStart(id); err != nil {
+	if err := w.mayStart(key); err != nil {
 		w.mu.Unlock()
 		return nil, w.fail("start", id, err)
 	}
@@ -74,27 +73,29 @@ func (w *Writer) Start(id inflight.CheckpointID, o StartOptions) (*Capture, erro
 	return c, nil
 }
 
-// checkKey refuses what cannot become a file name.
-func checkKey(key sharing.Key) error {
-	name := format.StateFileName(key.Checkpoint, "g", key.Attempt)
-	got, ok := format.StateFileAttempt(path.Base(name))
-	if key.Checkpoint > format.MaxCheckpointID || !ok || got != key.Attempt || strings.Contains(key.Attempt, "/") ||
-		len(key.Attempt) > 128 || backends.CheckName(name) != nil {
+// mayStart refuses what cannot become a file name, and ids out of order.
+func (w *Writer) mayStart(key sharing.Key) error {
+	if key.Checkpoint > format.MaxCheckpointID || key.Attempt != w.checked && !isAttempt(key.Attempt) {
 		return fmt.Errorf("%w: checkpoint %d, attempt %q", inflight.ErrConfig, key.Checkpoint, key.Attempt)
+	}
+	w.checked = key.Attempt
+	id := int64(key.Checkpoint)
+	switch {
+	case w.closed:
+		return inflight.ErrClosed
+	case id+1 == w.aborted:
+		return inflight.ErrAborted
+	case id+1 <= w.seen:
+		return inflight.ErrSubsumed
 	}
 	return nil
 }
 
-func (w *Writer) mayStart(id inflight.CheckpointID) error {
-	switch {
-	case w.closed:
-		return inflight.ErrClosed
-	case int64(id)+1 == w.aborted:
-		return inflight.ErrAborted
-	case int64(id)+1 <= w.seen:
-		return inflight.ErrSubsumed
-	}
-	return nil
+// isAttempt reports whether s can be part of a file's name.
+func isAttempt(s string) bool {
+	name := format.StateFileName(0, "g", s)
+	got, ok := format.StateFileAttempt(path.Base(name))
+	return ok && got == s && !strings.Contains(s, "/") && len(s) <= 128 && backends.CheckName(name) == nil
 }
 
 // pass notes that id was named, and returns the captures that are now too old.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -46,11 +45,7 @@ type object struct {
 
 func (b *Backend) newObject(file *os.File, name, path, temp string, exclusive bool) (backends.Object, error) {
 	o := &object{b: b, file: file, name: name, path: path, temp: temp, exclusive: exclusive, stop: make(chan struct{})}
-	err := o.early.init(file)
-	if err == nil {
-		err = b.adopt(closer{o})
-	}
-	if err != nil {
+	if err := b.adopt(closer{o}); err != nil {
 		o.discard()
 		return nil, fail("create", path, err)
 	}
@@ -76,7 +71,7 @@ func (o *object) Write(p []byte) (int, error) {
 	n, err := o.file.Write(p)
 	o.written += int64(n)
 	if err == nil {
-		err = o.early.upTo(o.written)
+		err = o.early.upTo(o.file, o.written)
 	}
 	if err != nil {
 		o.failed = fail("write", o.path, err)
@@ -192,11 +187,7 @@ func (o *object) info() (backends.Info, error) {
 
 func (o *object) rename() error {
 	if !o.exclusive {
-		err := os.Rename(o.temp, o.path)
-		if errors.Is(err, fs.ErrExist) {
-			err = syscall.EISDIR // that is what os.Rename means
-		}
-		return err
+		return rename(o.temp, o.path)
 	}
 	err := renameNoReplace(o.temp, o.path)
 	if !errors.Is(err, errors.ErrUnsupported) {

@@ -23,26 +23,26 @@ const earlyStep = 256 << 10
 // earlyWriteOut has the disk work while the file is still being written: the
 // largest single gain on the way of a checkpoint (bench/README.md).
 type earlyWriteOut struct {
-	conn    syscall.RawConn
+	conn    syscall.RawConn  // of the first whole step on
 	call    func(fd uintptr) // made once, so that a Write allocates nothing
 	sent, n int64
 	err     error
 	off     bool
 }
 
-func (e *earlyWriteOut) init(file *os.File) (err error) {
-	e.conn, err = file.SyscallConn()
-	e.call = func(fd uintptr) {
-		e.err = unix.SyncFileRange(int(fd), e.sent, e.n, unix.SYNC_FILE_RANGE_WRITE)
-	}
-	return err
-}
-
 // upTo sends the whole steps of the first written bytes that were not sent yet.
-func (e *earlyWriteOut) upTo(written int64) error {
+func (e *earlyWriteOut) upTo(file *os.File, written int64) (err error) {
 	e.n = written&^(earlyStep-1) - e.sent
 	if e.off || e.n <= 0 {
 		return nil
+	}
+	if e.conn == nil {
+		if e.conn, err = file.SyscallConn(); err != nil {
+			return err
+		}
+		e.call = func(fd uintptr) {
+			e.err = unix.SyncFileRange(int(fd), e.sent, e.n, unix.SYNC_FILE_RANGE_WRITE)
+		}
 	}
 	if e.conn.Control(e.call) != nil {
 		return os.ErrClosed // by Abort: its only reason
@@ -56,6 +56,15 @@ func (e *earlyWriteOut) upTo(written int64) error {
 		return nil
 	}
 	return e.err
+}
+
+// rename is os.Rename without its look at what is there.
+func rename(from, to string) error {
+	for {
+		if err := unix.Rename(from, to); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // renameNoReplace renames, or answers fs.ErrExist; errors.ErrUnsupported where

@@ -12,8 +12,15 @@ import (
 // earlyWriteOut does nothing here: the sync at the end writes all.
 type earlyWriteOut struct{}
 
-func (*earlyWriteOut) init(*os.File) error { return nil }
-func (*earlyWriteOut) upTo(int64) error    { return nil }
+func (*earlyWriteOut) upTo(*os.File, int64) error { return nil }
+
+func rename(from, to string) error {
+	err := os.Rename(from, to)
+	if errors.Is(err, fs.ErrExist) {
+		err = syscall.EISDIR // that is what os.Rename means
+	}
+	return err
+}
 
 func renameNoReplace(string, string) error { return errors.ErrUnsupported }
 
