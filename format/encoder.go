@@ -107,7 +107,13 @@ type blockTable struct {
 	runs    []Run
 	lengths []uint32
 	touched []*member // members of this block, in order of their local index
+
+	entries []Entry // of the section that is being written
+	extents []Extent
 }
+
+// keptEntries bounds the memory for sections that is used again.
+const keptEntries = 1024
 
 var blockTables = sync.Pool{New: func() any { return new(blockTable) }}
 
@@ -488,7 +494,10 @@ func (e *Encoder) drop() {
 	e.open, e.last = false, nil
 	if e.blockTable != nil {
 		e.clearTable()
-		blockTables.Put(e.blockTable)
+		clear(e.entries)
+		if cap(e.entries) <= keptEntries && cap(e.extents) <= keptEntries {
+			blockTables.Put(e.blockTable)
+		}
 		e.blockTable = nil
 	}
 }
@@ -745,32 +754,33 @@ func (e *Encoder) writeSections() {
 	e.pending = e.pending[:0]
 }
 
-// section builds the index of m from what was appended.
+// section builds the index of m from what was appended. It holds until the next
+// one is built.
 func (e *Encoder) section(m *member) *Section {
 	s := &Section{Task: m.task, Checkpoint: e.header.Checkpoint, Status: m.status, Prior: m.prior}
 	if m.status == StatusAborted {
 		return s
 	}
 	slices.SortFunc(m.entries, func(a, b *entry) int { return a.Address.Compare(b.Address) })
-	s.Entries = make([]Entry, len(m.entries))
 	total := 0
 	for _, n := range m.entries {
 		total += len(n.extents)
 	}
-	extents := make([]Extent, 0, total)
+	e.entries, e.extents = slices.Grow(e.entries[:0], len(m.entries)), slices.Grow(e.extents[:0], total)
 	var blocks blockIndex
-	for i, n := range m.entries {
-		start := len(extents)
+	for _, n := range m.entries {
+		start := len(e.extents)
 		for k := range n.extents {
 			x := n.extents[k].Extent
 			x.Block = blocks.of(e.blockRef(s, &n.extents[k]))
-			extents = append(extents, x)
+			e.extents = append(e.extents, x)
 		}
-		s.Entries[i] = n.Entry
-		s.Entries[i].Extents = extents[start:len(extents):len(extents)]
+		entry := n.Entry
+		entry.Extents = e.extents[start:]
+		e.entries = append(e.entries, entry)
 		n.extents = nil
 	}
-	s.Blocks = blocks.refs
+	s.Entries, s.Blocks = e.entries, blocks.refs
 	return s
 }
 

@@ -3,7 +3,6 @@ package sharing
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"path"
 	"slices"
 	"sync"
@@ -70,8 +69,7 @@ func (s *session) newFile(n int) *File {
 	h := s.group.hub
 	f := &File{hub: h, session: s, number: n, id: inflight.NewFileID(), born: time.Now(), wake: make(chan struct{}, 1)}
 	// The id is unique, so the name is, in all processes of the attempt.
-	group := fmt.Sprintf("g%d.%s", s.group.index, hex.EncodeToString(f.id[:8]))
-	f.name = format.StateFileName(s.key.Checkpoint, group, s.key.Attempt)
+	f.name = format.StateFileName(s.key.Checkpoint, s.group.name+"."+hex.EncodeToString(f.id[:8]), s.key.Attempt)
 	f.path = path.Join(h.Job, f.name)
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	f.output.init(f)
@@ -365,7 +363,7 @@ func (f *File) begin(p *part) bool {
 	key := f.session.key
 	err := error(nil)
 	if f.enc == nil {
-		h := format.FileHeader{FileID: f.id, Job: f.hub.Job, Checkpoint: key.Checkpoint, Epoch: key.Epoch, Group: fmt.Sprintf("g%d", f.session.group.index)}
+		h := format.FileHeader{FileID: f.id, Job: f.hub.Job, Checkpoint: key.Checkpoint, Epoch: key.Epoch, Group: f.session.group.name}
 		f.enc, err = format.NewEncoder(nil, f.name, h, f.hub.Encoder)
 	}
 	if err == nil {

@@ -1,6 +1,7 @@
 package sharing
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,8 @@ type Key struct {
 // Group is the subtasks that share files. Its methods may be called by several
 // goroutines at once.
 type Group struct {
-	hub   *Hub
-	index int
+	hub  *Hub
+	name string // part of file names
 
 	mu       sync.Mutex
 	passed   map[inflight.Task]int64 // the subtasks, and the newest checkpoint that each has seen; -1: none
@@ -39,7 +40,7 @@ type session struct {
 
 // NewGroup returns a group without subtasks. The index is part of file names.
 func (h *Hub) NewGroup(index int) *Group {
-	return &Group{hub: h, index: index, passed: map[inflight.Task]int64{}, sessions: map[Key]*session{}}
+	return &Group{hub: h, name: "g" + strconv.Itoa(index), passed: map[inflight.Task]int64{}, sessions: map[Key]*session{}}
 }
 
 // Join adds t: from now on files wait for it.

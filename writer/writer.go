@@ -26,8 +26,8 @@ type Writer struct {
 	mu      sync.Mutex
 	closed  bool
 	checked string // an attempt that can be part of a file's name
-	seen    int64 // the newest id that was named, plus one
-	aborted int64 // the newest id that was aborted, plus one
+	seen    int64  // the newest id that was named, plus one
+	aborted int64  // the newest id that was aborted, plus one
 	live    map[inflight.CheckpointID]*Capture
 }
 

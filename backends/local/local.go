@@ -14,6 +14,8 @@ package local
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -337,7 +339,7 @@ const (
 // tempName returns a fresh temporary name for the file base. A name that would
 // become too long is cut; the second mark tells.
 func tempName(base string) string {
-	tail := fmt.Sprintf("%s%016x%s", tempMark, rand.Uint64(), tempSuffix)
+	tail := tempMark + hex.EncodeToString(binary.BigEndian.AppendUint64(nil, rand.Uint64())) + tempSuffix
 	if room := maxPart - len(tempPrefix) - len(tail); len(base) > room {
 		base = base[:room-len(tempMark)] + tempMark
 	}
