@@ -23,7 +23,7 @@ const (
 	maxIdle  = 8 // clients that wait for work; each renews its leases once a second
 	idleTime = 30 * time.Second
 
-	bufferSize = 32 << 10
+	bufferSize = 1 << 10
 )
 
 // pool holds the clients that nobody uses.

@@ -228,13 +228,25 @@ var errChecksum = errors.New("invalid checksum")
 // hides that when it has bytes, also bytes whose checksum it has found to be
 // wrong: those are not for us.
 func gaveUp(r *hdfs.FileReader) bool {
-	block := reflect.ValueOf(r).Elem().FieldByName("blockReader")
-	if !block.IsValid() || block.Kind() != reflect.Pointer || block.IsNil() {
+	if streamField == nil {
 		return false
 	}
-	stream := block.Elem().FieldByName("stream")
-	return stream.IsValid() && stream.Kind() == reflect.Pointer && stream.IsNil()
+	block := reflect.ValueOf(r).Elem().FieldByIndex(blockField)
+	return !block.IsNil() && block.Elem().FieldByIndex(streamField).IsNil()
 }
+
+// blockField and streamField are where gaveUp looks; nil: the library has others.
+var blockField, streamField = func() (block, stream []int) {
+	b, ok := reflect.TypeFor[hdfs.FileReader]().FieldByName("blockReader")
+	if !ok || b.Type.Kind() != reflect.Pointer || b.Type.Elem().Kind() != reflect.Struct {
+		return nil, nil
+	}
+	s, ok := b.Type.Elem().FieldByName("stream")
+	if !ok || s.Type.Kind() != reflect.Pointer {
+		return nil, nil
+	}
+	return b.Index, s.Index
+}()
 
 // connect takes a client, and opens the file with it, or goes on with one that
 // has it open.
