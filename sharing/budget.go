@@ -56,7 +56,14 @@ func (b *Budget) add(n int64) {
 		return
 	}
 	b.used.Add(n)
-	if n < 0 && b.waiters.Load() > 0 {
+	if n < 0 {
+		b.look()
+	}
+}
+
+// look has those who wait look again at what stands in their way.
+func (b *Budget) look() {
+	if b.waiters.Load() > 0 {
 		b.wake()
 	}
 }

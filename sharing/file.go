@@ -29,19 +29,19 @@ type File struct {
 	wake    chan struct{}
 	idle    atomic.Bool
 
-	pack    sync.Mutex
-	enc     *format.Encoder // made for the first bytes
-	size    int64           // encoded bytes that are accounted for
-	current *part           // is being packed
-	full    bool
-	closed  bool // encoded to its end, or given up
-	moving  bool // chunks get memory of their own
-	info    format.FileInfo
-	broken  []broken
+	pack   sync.Mutex
+	enc    *format.Encoder // made for the first bytes
+	size   int64           // encoded bytes that are accounted for
+	full   bool
+	closed atomic.Bool // encoded to its end, or given up
+	moving bool        // chunks get memory of their own
+	info   format.FileInfo
+	broken []broken
 
 	mu      sync.Mutex
 	parts   []*part
 	ready   []*part
+	current *part // is being packed; changes with pack locked as well
 	sealing bool
 	output
 }
@@ -103,7 +103,7 @@ func (f *File) members() []*part {
 func (f *File) notify(p *part) {
 	f.mu.Lock()
 	f.ready = append(f.ready, p)
-	ahead := f.busy && (f.slow || f.hub.pressed())
+	ahead := f.busy && (f.slow || f.hub.held || f.hub.pressed())
 	f.mu.Unlock()
 	if ahead {
 		f.hub.overflow.add(f)
@@ -138,10 +138,10 @@ func (f *File) seal() {
 
 // state tells how many bytes the file holds in memory, and whether that will
 // change by itself.
-func (f *File) state() (held int64, sealing, idle bool) {
+func (f *File) state() (held int64, sealing, packing, idle bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.holding.Load(), f.sealing, f.idle.Load()
+	return f.holding.Load(), f.sealing, f.current != nil || len(f.ready) > 0, f.idle.Load()
 }
 
 // run is the file's goroutine.
@@ -150,6 +150,7 @@ func (f *File) run() {
 	f.openEarly()
 	for {
 		worked := f.work()
+		closed := f.closed.Load() // then all is in the queue
 		err := f.writeQueue()
 		switch {
 		case f.ctx.Err() != nil:
@@ -158,7 +159,7 @@ func (f *File) run() {
 		case err != nil:
 			f.fail(err)
 			return
-		case f.closed:
+		case closed:
 			f.finish()
 			return
 		case !worked:
@@ -170,9 +171,7 @@ func (f *File) run() {
 // park waits for something to do.
 func (f *File) park() {
 	f.idle.Store(true)
-	if f.hub.budget.waiters.Load() > 0 {
-		f.hub.budget.wake() // they look again at what stands in their way
-	}
+	f.hub.budget.look()
 	select {
 	case <-f.wake:
 	case <-f.ctx.Done():
@@ -185,13 +184,16 @@ func (f *File) park() {
 func (f *File) work() bool {
 	f.pack.Lock()
 	defer f.unpack()
-	if f.packChunk() {
-		return true
-	}
+	return f.packChunk() || f.endSealed()
+}
+
+// endSealed ends the encoder of a file that is to be sealed, and reports whether
+// that is so.
+func (f *File) endSealed() bool {
 	f.mu.Lock()
 	sealing := f.sealing
 	f.mu.Unlock()
-	if sealing && f.ctx.Err() == nil {
+	if sealing && !f.closed.Load() && f.ctx.Err() == nil {
 		f.end()
 	}
 	return sealing
@@ -208,11 +210,14 @@ func (f *File) packAhead() (more bool) {
 		}
 		f.pack.Lock()
 		f.moving = own
-		more = f.packChunk()
+		if more = f.packChunk(); !more {
+			f.endSealed() // the next file can begin while this one is written
+		}
 		f.moving = false
 		f.unpack()
 		f.spillOver()
 		if !more {
+			f.hub.budget.look()
 			break
 		}
 	}
@@ -232,17 +237,16 @@ func (f *File) unpack() {
 // packChunk packs until a chunk is encoded, and reports whether one was. The
 // streams are packed one after the other, which makes long runs.
 func (f *File) packChunk() bool {
-	for !f.closed {
+	for !f.closed.Load() {
 		if f.enc != nil && f.take() {
 			return true
 		}
 		p := f.next()
-		f.current = p
 		switch {
 		case p == nil:
 			return false
 		case p.closed || p.stream.work == nil && !f.fetch(p):
-			f.current = nil
+			f.turnTo(nil)
 		case f.packSlab(p):
 			return true
 		}
@@ -250,28 +254,30 @@ func (f *File) packChunk() bool {
 	return false
 }
 
-// next returns a stream that has something to do. Once the file is to be
+// next turns to a stream that has something to do. Once the file is to be
 // sealed, only those count from which nothing more comes; once it is full, none.
 func (f *File) next() *part {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.full:
-		return nil
+		f.current = nil
 	case f.sealing:
 		i := slices.IndexFunc(f.parts, func(p *part) bool { return !p.closed && p.stream.last.Load() })
-		if i < 0 {
-			return nil
+		if f.current = nil; i >= 0 {
+			f.current = f.parts[i]
 		}
-		return f.parts[i]
-	case f.current != nil:
-		return f.current
-	case len(f.ready) == 0:
-		return nil
+	case f.current == nil && len(f.ready) > 0:
+		f.current = f.ready[0]
+		f.ready = slices.Delete(f.ready, 0, 1)
 	}
-	p := f.ready[0]
-	f.ready = slices.Delete(f.ready, 0, 1)
-	return p
+	return f.current
+}
+
+func (f *File) turnTo(p *part) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.current = p
 }
 
 // fetch gets the next slab of p's stream, or does what comes instead of it.
@@ -411,7 +417,7 @@ func (f *File) account(packed int64) {
 	f.size += grown
 	f.holding.Add(grown)
 	f.hub.budget.add(grown - packed)
-	if f.size >= f.hub.Target && !f.full && !f.closed {
+	if f.size >= f.hub.Target && !f.full && !f.closed.Load() {
 		f.full = true
 		f.session.on(Event{Kind: Filled, File: f.number})
 	}
@@ -466,7 +472,8 @@ func (f *File) end() {
 			p.closed = true
 		}
 	}
-	f.closed, f.current = true, nil
+	f.closed.Store(true)
+	f.turnTo(nil)
 	if f.enc != nil {
 		info, err := f.enc.Close()
 		if err != nil {
@@ -534,7 +541,7 @@ func (f *File) fail(err error) {
 	f.observe(inflight.Event{Name: inflight.EventFileFailed, Err: err})
 	f.session.on(Event{Kind: FileEnded, File: f.number}) // nobody joins any more
 	f.pack.Lock()
-	f.closed = true
+	f.closed.Store(true)
 	var victims []*Stream
 	for _, p := range f.members() {
 		if p.begun || !p.closed {
@@ -562,7 +569,7 @@ func (f *File) cancel() {
 // abandon drops everything. Its streams have been given up.
 func (f *File) abandon() {
 	f.pack.Lock()
-	f.closed = true
+	f.closed.Store(true)
 	for _, p := range f.members() {
 		if !p.closed {
 			f.cut(p)

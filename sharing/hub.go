@@ -46,6 +46,10 @@ func NewHub(o Options) *Hub {
 	c := o.Backend.Capabilities()
 	h := &Hub{Options: o, budget: o.Budget, held: c.HeldUntilFinish, abortsFinish: c.AbortsFinish, files: map[*File]struct{}{}}
 	h.overflow.hub = h
+	h.memory.most = memoryKept
+	if h.held {
+		h.memory.most = max(memoryKept, h.budget.limit/2) // of one file, for the next one
+	}
 	h.budget.relieve = h.relieve
 	return h
 }
@@ -67,13 +71,15 @@ func (h *Hub) adopt(f *File) {
 func (h *Hub) forget(f *File) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.files, f)
+	if delete(h.files, f); len(h.files) == 0 {
+		h.memory.trim()
+	}
 }
 
 // relieve seals files early when what they keep stands in the way of a waiter
 // for needed bytes: what an idle file has not handed to the store yet, and what
 // a store can lose until the file is finished. Everything else is on its way
-// out.
+// out, and a file that has more to pack may be full soon.
 func (h *Hub) relieve(needed int64) {
 	h.mu.Lock()
 	files := slices.Collect(maps.Keys(h.files))
@@ -82,14 +88,14 @@ func (h *Hub) relieve(needed int64) {
 	held := map[*File]int64{}
 	leaving, kept := h.budget.Used(), int64(0)
 	for _, f := range files {
-		n, sealing, idle := f.state()
+		n, sealing, packing, idle := f.state()
 		keeps := h.held && !f.spills()
 		switch {
 		case sealing:
 			if keeps {
 				kept += n
 			}
-		case keeps || idle:
+		case keeps && !packing || idle:
 			stuck = append(stuck, f)
 			held[f] = n
 			leaving -= n
@@ -161,6 +167,8 @@ func (o *overflow) run() {
 // memory lends the memory of chunks that have to wait, so that the buffers of
 // the encoders serve what is being encoded.
 type memory struct {
+	most int64 // bytes that are kept
+
 	mu   sync.Mutex
 	free [][]byte
 	size int64
@@ -168,7 +176,7 @@ type memory struct {
 
 const (
 	memoryUnit = 64 << 10
-	memoryKept = 8 << 20
+	memoryKept = 8 << 20 // also while there are no files
 )
 
 // get returns n bytes.
@@ -189,9 +197,21 @@ func (m *memory) get(n int) []byte {
 func (m *memory) put(b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.size+int64(cap(b)) <= memoryKept {
+	if m.size+int64(cap(b)) <= m.most {
 		m.free = append(m.free, b)
 		m.size += int64(cap(b))
+	}
+}
+
+// trim forgets what is kept for files that follow soon.
+func (m *memory) trim() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for m.size > memoryKept {
+		last := len(m.free) - 1
+		m.size -= int64(cap(m.free[last]))
+		m.free[last] = nil
+		m.free = m.free[:last]
 	}
 }
 

@@ -91,16 +91,20 @@ func (f *File) isSlow() {
 // call makes a call to the store. Nobody needs to know how long it takes when
 // nothing is left to be packed: setting a timer can wake a thread.
 func (f *File) call(do func() error) error {
+	closed := f.closed.Load()
 	f.mu.Lock()
 	f.busy = true
 	switch {
-	case f.closed:
+	case closed:
 	case f.timer == nil:
 		f.timer = time.AfterFunc(slowAfter, f.isSlow)
 	default:
 		f.timer.Reset(slowAfter)
 	}
 	f.mu.Unlock()
+	if f.hub.held && !closed {
+		f.hub.overflow.add(f) // what will be kept may as well be packed
+	}
 	err := f.ctx.Err() // cancel looks at busy after it has ended the context
 	if err == nil {
 		err = do()
@@ -131,7 +135,7 @@ func (f *File) mayPackAhead() (yes, own bool) {
 	far, pressed := f.hub.ahead.Load() >= aheadLimit, f.hub.pressed()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.busy && (!far || f.stuck || pressed), far || pressed
+	return f.busy && (!far || f.stuck || f.hub.held || pressed), far || pressed
 }
 
 // pop returns the next chunk to be written, or nil.
