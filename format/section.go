@@ -439,7 +439,8 @@ func parseSection(p []byte, offset int64) (*Section, error) {
 	}
 	s.Blocks = readBlockRefs(&w, len(s.Files))
 	s.Entries = make([]Entry, w.count(1))
-	arena := make([]Extent, 0, min(max(len(s.Entries), len(s.Blocks)), w.left()/minExtent+1))
+	// Mostly one extent for each entry, and one more where a block ends.
+	arena := make([]Extent, 0, min(len(s.Entries)+len(s.Blocks), w.left()/minExtent+1))
 	c := newEntryCoder()
 	for i := range s.Entries {
 		e := &s.Entries[i]
