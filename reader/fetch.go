@@ -234,8 +234,8 @@ func (r *Reader) modest() int64 { return min(int64(r.o.ReadSize), modestRead) }
 
 // pieceSize is the length up to which a span has several blocks.
 func (r *Reader) pieceSize() int {
-	if r.o.ReadAhead <= 0 {
-		return r.o.ReadSize
+	if r.o.ReadAhead <= 0 && r.remote {
+		return r.o.ReadSize // a request is one span
 	}
 	return min(r.o.ReadSize, pieceSize)
 }

@@ -1,11 +1,11 @@
 package reader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"iter"
 	"slices"
+	"sort"
 	"sync"
 
 	"github.com/spillway-io/spillway/format"
@@ -70,11 +70,43 @@ func (s *Subtask) Buffers(ctx context.Context, sides ...inflight.Side) iter.Seq2
 // Select is Buffers for the addresses that keep wants; nil wants all. What only
 // others need is not read.
 func (s *Subtask) Select(ctx context.Context, keep func(inflight.Address) bool, sides ...inflight.Side) iter.Seq2[*Buffer, error] {
-	first := s.cursor(keep, sides)
+	l := s.Selection(keep, sides...)
 	return func(yield func(*Buffer, error) bool) {
-		c := first
+		for b, err := range l.Batches(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for b.Next() {
+				if !yield(&b.Buffer, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Selection is what will be read of a Subtask: what several of them share is
+// read once if all are there before the first one is iterated.
+type Selection struct {
+	s     *Subtask
+	keep  func(inflight.Address) bool
+	sides []inflight.Side
+	first *cursor
+}
+
+// Selection returns what Select reads.
+func (s *Subtask) Selection(keep func(inflight.Address) bool, sides ...inflight.Side) *Selection {
+	return &Selection{s: s, keep: keep, sides: sides, first: s.cursor(keep, sides)}
+}
+
+// Batches returns the buffers of l, those of one address that lie side by side
+// at a time. It is Select for who takes so many that a call for each counts.
+func (l *Selection) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		s, c := l.s, l.first
 		if !s.begin(c) { // iterated before: once more
-			c = s.cursor(keep, sides)
+			c = s.cursor(l.keep, l.sides)
 			if !s.begin(c) {
 				yield(nil, fail("read", s.Task.String(), inflight.ErrClosed))
 				return
@@ -82,6 +114,44 @@ func (s *Subtask) Select(ctx context.Context, keep func(inflight.Address) bool, 
 		}
 		c.run(ctx, yield)
 	}
+}
+
+// Batch is several buffers of one address. It is valid until the next step of
+// the iteration; so is its Buffer until the next call of Next.
+type Batch struct {
+	Buffer // where Next went
+
+	run    *format.Run // that has the lengths; nil: there is one, data
+	piece  int         // of run, the first one
+	n      int         // buffers
+	next   int         // of them
+	data   []byte
+	at     int          // of the next one, in data
+	pos    inflight.Pos // of the first one
+	gap    bool         // before the first one
+	offset int64        // Buffer.Offset of the first one
+	moves  int          // -1: Offset goes on with the bytes; 0: it does not
+}
+
+// Next goes to the next buffer, at first the first one. It reports whether there
+// is one.
+func (b *Batch) Next() bool {
+	i, at := b.next, b.at
+	if i == b.n {
+		return false
+	}
+	n := len(b.data)
+	if b.run != nil {
+		n = b.run.PieceLength(b.piece + i)
+	}
+	b.next, b.at = i+1, at+n
+	b.Bytes = b.data[at : at+n : at+n]
+	if b.pos.Known() {
+		b.Pos.Offset, b.Pos.Seq = b.pos.Offset+uint64(at), b.pos.Seq+uint64(i)
+	}
+	b.Gap = b.gap && i == 0
+	b.Offset = b.offset + int64(at&b.moves)
+	return true
 }
 
 // cursor is one iteration.
@@ -100,7 +170,7 @@ type cursor struct {
 	reads   sync.WaitGroup  // of those
 	held    int64           // by spans that it has asked for; guarded by Reader.mu
 	entries []progress
-	buf     Buffer
+	batch   Batch
 }
 
 // progress is how far one address has got.
@@ -125,34 +195,37 @@ type joined struct {
 func (s *Subtask) cursor(keep func(inflight.Address) bool, sides []inflight.Side) *cursor {
 	s.lay()
 	c := &cursor{s: s, full: s.r.o.Digests, entries: make([]progress, len(s.entries)), plan: make([]int, 0, len(s.extents))}
-	rank := make([]int, len(s.entries)) // of the side of an entry
-	for e := range s.entries {
-		a := s.entries[e].Address
+	var rank [4]int // of a side
+	for i := range rank {
 		if len(sides) > 0 {
-			rank[e] = slices.Index(sides, a.Side)
-		}
-		if rank[e] >= 0 && (keep == nil || keep(a)) {
-			c.entries[e].left = s.first[e+1] - s.first[e]
-			for i := s.first[e]; i < s.first[e+1]; i++ {
-				c.plan = append(c.plan, i)
-			}
+			rank[i] = slices.Index(sides, inflight.Side(i))
 		}
 	}
-	slices.SortStableFunc(c.plan, func(i, j int) int {
-		x, y := &s.extents[i], &s.extents[j]
-		return cmp.Or(rank[x.entry]-rank[y.entry], compareExtents(x, y))
-	})
-	c.visits = make([]visit, 0, min(len(c.plan), 64))
-	for k, i := range c.plan {
-		x := &s.extents[i]
-		if k > 0 {
-			last := &s.extents[c.plan[k-1]]
-			if last.block == x.block && last.phase == x.phase && rank[last.entry] == rank[x.entry] {
-				c.visits[len(c.visits)-1].to++
-				continue
+	c.visits = make([]visit, 0, min(len(s.blocks)+len(sides), 64))
+	for k := range max(len(sides), 1) {
+		from := len(c.plan)
+		for e := range s.entries {
+			if a := &s.entries[e].Address; rank[a.Side] == k && (keep == nil || keep(*a)) {
+				c.entries[e].left = s.first[e+1] - s.first[e]
+				for i := s.first[e]; i < s.first[e+1]; i++ {
+					c.plan = append(c.plan, i)
+				}
 			}
 		}
-		c.visits = append(c.visits, visit{block: x.block, from: k, to: k + 1})
+		order := func(i, j int) int { return compareExtents(&s.extents[i], &s.extents[j]) }
+		if plan := c.plan[from:]; !slices.IsSortedFunc(plan, order) {
+			slices.SortStableFunc(plan, order)
+		}
+		for i := from; i < len(c.plan); i++ {
+			x := &s.extents[c.plan[i]]
+			if i > from {
+				if last := &s.extents[c.plan[i-1]]; last.block == x.block && last.phase == x.phase {
+					c.visits[len(c.visits)-1].to++
+					continue
+				}
+			}
+			c.visits = append(c.visits, visit{block: x.block, from: i, to: i + 1})
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +251,7 @@ func (s *Subtask) begin(c *cursor) bool {
 }
 
 // run makes the iteration.
-func (c *cursor) run(ctx context.Context, yield func(*Buffer, error) bool) {
+func (c *cursor) run(ctx context.Context, yield func(*Batch, error) bool) {
 	r := c.s.r
 	if r.o.ReadAhead > 0 {
 		var cancel context.CancelFunc
@@ -193,7 +266,7 @@ func (c *cursor) run(ctx context.Context, yield func(*Buffer, error) bool) {
 			c.entries[i].drop()
 		}
 	}()
-	c.buf.Task = c.s.Task
+	c.batch.Task = c.s.Task
 	for c.next < len(c.visits) {
 		v := c.visits[c.next]
 		if err := ctx.Err(); err != nil {
@@ -269,19 +342,15 @@ func (c *cursor) fetch(spans []*span) {
 }
 
 // visit yields what v wants of the block d. It reports whether to go on.
-func (c *cursor) visit(d *decoded, v visit, yield func(*Buffer, error) bool) bool {
-	base := int64(format.BlockHeaderSize) // of an offset in the data, in the file
-	if d.Header.Codec != format.CodecNone {
-		base = 0
-	}
-	c.buf.File, c.buf.mem = v.block.f.ref.Name, d.mem
+func (c *cursor) visit(d *decoded, v visit, yield func(*Batch, error) bool) bool {
+	c.batch.File, c.batch.mem = v.block.f.ref.Name, d.mem
 	for k := v.from; k < v.to; k++ {
 		x := &c.s.extents[c.plan[k]]
 		p := &c.entries[x.entry]
 		if p.broken {
 			continue
 		}
-		run, piece, err := d.locate(c.s.Task, c.s.entries[x.entry].Address, &x.Extent)
+		run, piece, err := d.locate(c.s.Task, c.s.entries[x.entry].Address, x.Extent)
 		if err == nil {
 			err = c.digest(c.plan[k], run, d.Data[x.Offset:x.Offset+x.Length])
 		}
@@ -295,8 +364,8 @@ func (c *cursor) visit(d *decoded, v visit, yield func(*Buffer, error) bool) boo
 			c.skip(v.block, c.plan[k:k+1], err)
 			continue
 		}
-		c.buf.Address, c.buf.Entry = c.s.entries[x.entry].Address, x.entry
-		if !c.pieces(d, x, run, piece, v.block.ref.Offset, base, yield) {
+		c.batch.Address, c.batch.Entry = c.s.entries[x.entry].Address, int(x.entry)
+		if !c.pieces(d, x, run, piece, yield) {
 			return false
 		}
 	}
@@ -326,61 +395,69 @@ func (c *cursor) digest(index int, run *format.Run, data []byte) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.digests[index], s.known[index] = p.digest, true
+	s.digests[index] = known{p.digest, true}
 	return nil
 }
 
 // pieces yields the buffers of extent x, which begins with a piece of run.
-func (c *cursor) pieces(d *decoded, x *extent, run *format.Run, piece int, block, base int64, yield func(*Buffer, error) bool) bool {
-	p := &c.entries[x.entry]
-	at, pos := int(x.Offset), x.Pos
-	c.buf.Gap = x.Flags&format.RunGap != 0
-	for i := range x.Pieces {
-		n := run.PieceLength(piece + i)
-		c.buf.Bytes, c.buf.Pos, c.buf.Offset = d.Data[at:at+n:at+n], pos, block
-		if base != 0 {
-			c.buf.Offset += base + int64(at)
+func (c *cursor) pieces(d *decoded, x *extent, run *format.Run, piece int, yield func(*Batch, error) bool) bool {
+	p, b := &c.entries[x.entry], &c.batch
+	b.run, b.data, b.pos, b.gap = run, d.Data[x.Offset:x.Offset+x.Length], x.Pos, x.Flags&format.RunGap != 0
+	b.offset, b.moves = d.Offset, 0
+	if d.Header.Codec == format.CodecNone {
+		b.offset, b.moves = d.Offset+format.BlockHeaderSize+int64(x.Offset), -1
+	}
+	goesOn := x.Flags&format.RunTail != 0 && p.left > 0
+	for i := 0; i < x.Pieces; {
+		to, begun := x.Pieces, 0
+		switch {
+		case i == 0 && x.Flags&format.RunHead != 0:
+			to, begun = 1, -1
+		case goesOn && i < to-1:
+			to--
 		}
-		head := i == 0 && p.joined != nil
-		tail := i == x.Pieces-1 && x.Flags&format.RunTail != 0 && p.left > 0
+		b.piece, b.n, b.next, b.at, b.Pos = piece+i, to-i, 0, 0, b.pos
+		head, tail := i == 0 && p.joined != nil, goesOn && to == x.Pieces
 		if head || tail {
+			b.Next()
 			if !c.join(p, head, tail, yield) {
 				return false
 			}
-		} else if !yield(&c.buf, nil) {
+		} else if !yield(b, nil) {
 			return false
 		}
-		c.buf.Gap = false
-		begun := 1
-		if i == 0 && x.Flags&format.RunHead != 0 {
-			begun = 0
+		if to < x.Pieces {
+			n := 0
+			for ; i < to; i++ {
+				n, begun = n+run.PieceLength(piece+i), begun+1
+			}
+			b.data, b.pos, b.gap, b.offset = b.data[n:], b.pos.Advance(uint64(n), begun), false, b.offset+int64(n&b.moves)
 		}
-		pos = pos.Advance(uint64(n), begun)
-		at += n
+		i = to
 	}
 	return true
 }
 
-// join adds the piece in buf to the continued buffer of p, and yields that when
-// it is complete.
-func (c *cursor) join(p *progress, head, tail bool, yield func(*Buffer, error) bool) bool {
-	pool := &c.s.r.pool
+// join adds the buffer of the batch to the continued one of p, and yields that
+// when it is complete.
+func (c *cursor) join(p *progress, head, tail bool, yield func(*Batch, error) bool) bool {
+	pool, b := &c.s.r.pool, &c.batch.Buffer
 	if !head {
-		p.joined = &joined{mem: pool.get(2 * len(c.buf.Bytes)), pos: c.buf.Pos, gap: c.buf.Gap, file: c.buf.File, offset: c.buf.Offset}
+		p.joined = &joined{mem: pool.get(2 * len(b.Bytes)), pos: b.Pos, gap: b.Gap, file: b.File, offset: b.Offset}
 	}
 	j := p.joined
-	if need := j.n + len(c.buf.Bytes); need > len(j.mem.b) {
+	if need := j.n + len(b.Bytes); need > len(j.mem.b) {
 		m := pool.get(2 * need)
 		copy(m.b, j.mem.b[:j.n])
 		j.mem.release()
 		j.mem = m
 	}
-	j.n += copy(j.mem.b[j.n:], c.buf.Bytes)
+	j.n += copy(j.mem.b[j.n:], b.Bytes)
 	if tail {
 		return true
 	}
-	whole := c.buf
-	whole.Bytes, whole.Pos, whole.Gap, whole.File, whole.Offset, whole.mem = j.mem.b[:j.n:j.n], j.pos, j.gap, j.file, j.offset, j.mem
+	whole := Batch{Buffer: *b, n: 1, data: j.mem.b[:j.n], pos: j.pos, gap: j.gap, offset: j.offset}
+	whole.Pos, whole.File, whole.mem = j.pos, j.file, j.mem
 	ok := yield(&whole, nil)
 	p.drop()
 	return ok
@@ -391,10 +468,7 @@ func (c *cursor) join(p *progress, head, tail bool, yield func(*Buffer, error) b
 // agree.
 func (d *decoded) locate(t inflight.Task, a inflight.Address, x *format.Extent) (run *format.Run, piece int, err error) {
 	runs := d.table.Runs
-	i, exact := slices.BinarySearchFunc(runs, int(x.Offset), func(r format.Run, off int) int { return r.Offset - off })
-	if !exact {
-		i--
-	}
+	i := sort.Search(len(runs), func(i int) bool { return runs[i].Offset > int(x.Offset) }) - 1
 	if i < 0 {
 		return nil, 0, d.disagree(t, a, x)
 	}

@@ -120,6 +120,45 @@ func roundTrip(t *rapid.T, r *Reader, c *statetest.Checkpoint) map[statetest.Key
 	return rests
 }
 
+// TestBatches reads a selection twice, the second time not all of each batch.
+func TestBatches(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := &statetest.Backend{Backend: mem.New(mem.Options{})}
+		c := statetest.Draw(t, b, statetest.Options{Job: "job", ID: 3, Tasks: statetest.Tasks(t)})
+		r := Open(b, "job", drawOptions(t))
+		for _, h := range c.Handles {
+			s, err := r.Subtask(t.Context(), h)
+			require.NoError(t, err)
+			all := s.Selection(nil)
+			var batches [][]statetest.Buf
+			for b, err := range all.Batches(t.Context()) {
+				require.NoError(t, err)
+				batches = append(batches, take(b, -1))
+			}
+			i := 0
+			for b, err := range all.Batches(t.Context()) {
+				require.NoError(t, err)
+				n := rapid.IntRange(0, len(batches[i])).Draw(t, "taken")
+				require.Equal(t, batches[i][:n], take(b, n))
+				i++
+			}
+			require.Len(t, batches, i)
+			s.Close()
+		}
+		require.Zero(t, r.pool.held.Load())
+		require.NoError(t, r.Close())
+	})
+}
+
+// take returns the first n buffers of b, or all.
+func take(b *Batch, n int) []statetest.Buf {
+	bufs := []statetest.Buf{}
+	for len(bufs) != n && b.Next() {
+		bufs = append(bufs, statetest.Buf{Pos: b.Pos, Data: bytes.Clone(b.Bytes)})
+	}
+	return bufs
+}
+
 func TestBuffers(t *testing.T) {
 	b := &statetest.Backend{Backend: mem.New(mem.Options{})}
 	w := newFile(t, b, 7, format.EncoderOptions{BlockSize: 100})

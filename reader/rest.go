@@ -44,7 +44,7 @@ func (s *Subtask) Rest(ctx context.Context, a inflight.Address, after uint64) ([
 	digest := format.Digest(0)
 	if i > s.first[e] {
 		s.mu.Lock()
-		digest, ok = s.digests[i-1], s.known[i-1]
+		digest, ok = s.digests[i-1].digest, s.digests[i-1].ok
 		s.mu.Unlock()
 		if !ok {
 			return nil, fail("refer to the rest of", s.Task.String()+" "+a.String(), fmt.Errorf("%w: %d bytes of it have not been read", inflight.ErrRecovering, after))
@@ -88,7 +88,7 @@ func (s *Subtask) shorten(ctx context.Context, a inflight.Address, run *format.R
 		return 0, err
 	}
 	defer s.r.finish(x.block)
-	in, piece, err := d.locate(s.Task, a, &x.Extent)
+	in, piece, err := d.locate(s.Task, a, x.Extent)
 	if err != nil {
 		return 0, fail("read", x.block.f.ref.Name, err)
 	}

@@ -48,18 +48,23 @@ type Subtask struct {
 	first   []int     // index of the first extent of each entry, and their number
 
 	mu      sync.Mutex
-	digests []format.Digest // of an entry up to and with an extent, once read
-	known   []bool
+	digests []known
 	open    map[*cursor]struct{}
 	closed  bool
 }
 
+// known is the digest of an entry up to and with an extent, once that is read.
+type known struct {
+	digest format.Digest
+	ok     bool
+}
+
 // extent is a piece of an address's stream, with its place.
 type extent struct {
-	format.Extent
+	*format.Extent
 	block *block
-	entry int
-	phase int // grows where an address goes back in the order of files
+	entry int32
+	phase int32 // grows where an address goes back in the order of files
 }
 
 // Subtask opens what h names, without a manifest: it reads the sections of h.
@@ -107,6 +112,12 @@ const sectionsAtOnce = 8
 // sections reads the section of each segment.
 func (s *Subtask) sections(ctx context.Context, segments []inflight.Segment) ([]*format.Section, []error) {
 	sections, errs := make([]*format.Section, len(segments)), make([]error, len(segments))
+	if !s.r.remote || len(segments) < 2 {
+		for i := range segments {
+			sections[i], errs[i] = s.r.section(ctx, s.files[i], segments[i])
+		}
+		return sections, errs
+	}
 	var next atomic.Int64
 	read := func() {
 		for i := next.Add(1) - 1; int(i) < len(segments); i = next.Add(1) - 1 {
@@ -114,7 +125,7 @@ func (s *Subtask) sections(ctx context.Context, segments []inflight.Segment) ([]
 		}
 	}
 	var others sync.WaitGroup
-	for i := 1; s.r.remote && i < min(len(segments), sectionsAtOnce); i++ {
+	for i := 1; i < min(len(segments), sectionsAtOnce); i++ {
 		others.Go(read)
 	}
 	read()
@@ -234,13 +245,14 @@ func (s *Subtask) lay() {
 		blocks := s.r.blocksOf(s.files, s.blocks)
 		s.extents, s.first = make([]extent, 0, total), make([]int, 1, len(s.entries)+1)
 		for e := range s.entries {
-			for _, x := range s.entries[e].Extents {
-				s.extents = append(s.extents, extent{Extent: x, block: blocks[x.Block], entry: e})
+			list := s.entries[e].Extents
+			for i := range list {
+				s.extents = append(s.extents, extent{Extent: &list[i], block: blocks[list[i].Block], entry: int32(e)})
 			}
 			phases(s.extents[s.first[e]:])
 			s.first = append(s.first, len(s.extents))
 		}
-		s.digests, s.known = make([]format.Digest, total), make([]bool, total)
+		s.digests = make([]known, total)
 	})
 }
 
@@ -279,8 +291,15 @@ func checkEntry(e *format.Entry, blocks []format.BlockRef) error {
 
 // compareExtents orders extents as they are read.
 func compareExtents(a, b *extent) int {
-	return cmp.Or(cmp.Compare(a.phase, b.phase), cmp.Compare(a.block.f.ref.Name, b.block.f.ref.Name),
-		cmp.Compare(a.block.ref.Offset, b.block.ref.Offset), cmp.Compare(a.Offset, b.Offset))
+	if a.phase != b.phase || a.block == b.block {
+		return cmp.Or(cmp.Compare(a.phase, b.phase), cmp.Compare(a.Offset, b.Offset))
+	}
+	if a.block.f != b.block.f {
+		if c := cmp.Compare(a.block.f.ref.Name, b.block.f.ref.Name); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(a.block.ref.Offset, b.block.ref.Offset), cmp.Compare(a.Offset, b.Offset))
 }
 
 // checkTotals compares the entries with the sums in the handle.

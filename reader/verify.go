@@ -184,7 +184,7 @@ func (v *verifier) read(ctx context.Context, s *Subtask) error {
 		if v.seen[place{b.f.ref.Name, b.ref.Offset}] {
 			return
 		}
-		told := map[int]bool{}
+		told := map[int32]bool{}
 		for _, i := range extents {
 			x := &s.extents[i]
 			if told[x.entry] {
@@ -194,12 +194,12 @@ func (v *verifier) read(ctx context.Context, s *Subtask) error {
 			n := len(v.Findings)
 			v.fault(b.f.ref.Name, &s.Task, err)
 			v.Findings[n].Address = &s.entries[x.entry].Address
-			v.Findings[n].Text += ": " + format.MissingText(&x.Extent, s.entries[x.entry].Address)
+			v.Findings[n].Text += ": " + format.MissingText(x.Extent, s.entries[x.entry].Address)
 		}
 	}
 	s.begin(c)
 	var failed error
-	c.run(ctx, func(_ *Buffer, err error) bool {
+	c.run(ctx, func(_ *Batch, err error) bool {
 		failed = err
 		return err == nil
 	})
