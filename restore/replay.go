@@ -60,6 +60,7 @@ type Replay struct {
 type task struct {
 	plan *TaskPlan
 	s    *reader.Subtask
+	run  *run
 }
 
 // Channel is what was handed over of one address.
@@ -150,27 +151,47 @@ const openers = 8
 func (r *Replay) open(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Those that share a file mostly stand side by side: who has opened it goes on with them.
-	n := len(r.tasks)
-	step := max(1, n/(4*openers))
+	parts := r.parts()
 	var next atomic.Int64
-	together(min(openers, n), func(int) {
-		for ctx.Err() == nil {
-			end := int(next.Add(int64(step)))
-			if end-step >= n {
-				return
-			}
-			for i := end - step; i < min(end, n); i++ {
-				var err error
-				t := &r.tasks[i]
-				if t.s, err = r.c.Open(ctx, t.plan.Handle); err != nil {
+	together(min(openers, len(parts)), func(int) {
+		for i := next.Add(1) - 1; int(i) < len(parts); i = next.Add(1) - 1 {
+			for j := range parts[i] {
+				t := &parts[i][j]
+				err := ctx.Err()
+				if err == nil {
+					t.s, err = r.c.Open(ctx, t.plan.Handle)
+				}
+				if err != nil {
 					cancel(err)
 					return
 				}
+				t.run = newRun(r, t)
 			}
 		}
 	})
 	return context.Cause(ctx)
+}
+
+// parts divides the subtasks among who opens them. Those that share a file
+// mostly stand side by side: who has opened it goes on with them, as long as a
+// request costs less than to wait for somebody.
+func (r *Replay) parts() (parts [][]task) {
+	most := max(1, len(r.tasks)/(4*openers))
+	if !r.c.Remote() {
+		most = max(most, openers)
+	}
+	for from, i := 0, 1; i <= len(r.tasks); i++ {
+		if i == len(r.tasks) || i-from == most || !r.c.Remote() && !shareFile(&r.tasks[from].plan.Handle, &r.tasks[i].plan.Handle) {
+			parts = append(parts, r.tasks[from:i])
+			from = i
+		}
+	}
+	return parts
+}
+
+// shareFile reports whether the first bytes of a and b lie in one file.
+func shareFile(a, b *inflight.Handle) bool {
+	return len(a.Segments) > 0 && len(b.Segments) > 0 && a.Segments[0].File == b.Segments[0].File
 }
 
 // together calls f for 0 to n-1 at the same time, once here and otherwise each
@@ -230,40 +251,37 @@ func (r *Replay) Run(ctx context.Context, open func(inflight.Task) Sink) (*Resul
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	runs := make([]*run, len(r.tasks))
-	for i := range r.tasks { // all before the first begins, so that what they share is read once
-		runs[i] = newRun(ctx, r, &r.tasks[i])
+	runs, total := make([]*run, len(r.tasks)), 0
+	for i := range r.tasks {
+		runs[i] = r.tasks[i].run
+		total += len(runs[i].taken)
+	}
+	slices.SortFunc(runs, func(a, b *run) int { return a.task.plan.Task.Compare(b.task.plan.Task) })
+	channels, from := make([]Channel, total), 0
+	for _, n := range runs { // each has a place for its own, which are in order there
+		n.result = channels[from : from : from+len(n.taken)]
+		from += len(n.taken)
 	}
 	var failed error // the first one: what the others say after it follows from it
 	var once sync.Once
-	together(len(runs), func(i int) {
-		if err := runs[i].replay(ctx, open(runs[i].task.plan.Task)); err != nil {
+	together(len(r.tasks), func(i int) {
+		n := r.tasks[i].run
+		err := n.replay(ctx, open(n.task.plan.Task))
+		n.result = n.channels(n.result)
+		if err != nil {
 			once.Do(func() { failed = err })
 			cancel()
 			return
 		}
 		r.finished()
 	})
-	res := &Result{Checkpoint: r.plan.Checkpoint, Dropped: r.plan.Dropped, Violations: r.violated, Duration: time.Since(begin)}
-	total := 0
+	res := &Result{Checkpoint: r.plan.Checkpoint, Channels: channels[:0], Dropped: r.plan.Dropped, Violations: r.violated, Duration: time.Since(begin)}
 	for _, n := range runs {
-		total += len(n.taken)
-	}
-	res.Channels = make([]Channel, 0, total)
-	for _, n := range runs {
-		res.Channels = append(res.Channels, n.channels()...)
-		res.Skipped = append(res.Skipped, n.skipped()...)
+		res.Channels = append(res.Channels, n.result...)
+		res.Skipped = n.skipped(res.Skipped)
 		res.Buffers += n.buffers
 		res.Bytes += n.bytes
 	}
-	order := func(a, b Channel) int {
-		if c := a.Task.Compare(b.Task); c != 0 {
-			return c
-		}
-		return a.Address.Compare(b.Address)
-	}
-	slices.SortFunc(res.Channels, order)
-	slices.SortFunc(res.Skipped, order)
 	return res, failed
 }
 
