@@ -61,6 +61,7 @@ for ((round = 1; round <= rounds; round++)); do
     done
   done
   run 'unaligned, every 220 ms' unaligned --interval 220ms --duration "${seconds}s"
+  run 'the same, seal-linger 2 ms' unaligned --interval 220ms --set unaligned.seal-linger=2ms --duration "${seconds}s"
   run 'aligned, credit' aligned --network credit --interval 6s --duration "${seconds}s"
   run 'unaligned, credit' unaligned --network credit --duration "${seconds}s"
 done
@@ -70,7 +71,7 @@ median() { cut -d' ' -f"$2" "$dir/$1" | sort -n | awk '{ v[NR] = $1 } END { prin
 
 echo '| 5 ms a record | checkpoints | p50 ms | p90 ms | min – max ms | size KB | at the sources % | async p50, p90 ms | record ms |'
 echo '|---|---|---|---|---|---|---|---|---|'
-for name in {aligned,unaligned,mixed}', 10 keys' {aligned,unaligned,mixed}', 100 keys' 'unaligned, every 220 ms' {aligned,unaligned}', credit'; do
+for name in {aligned,unaligned,mixed}', 10 keys' {aligned,unaligned,mixed}', 100 keys' 'unaligned, every 220 ms' 'the same, seal-linger 2 ms' {aligned,unaligned}', credit'; do
   row=()
   for column in {1..11}; do row+=("$(median "$name" "$column")"); done
   echo "| $name | ${row[0]} | ${row[1]} | ${row[2]} | ${row[3]} – ${row[4]} | ${row[5]} – ${row[6]} | ${row[7]} | ${row[8]}, ${row[9]} | ${row[10]} |"
