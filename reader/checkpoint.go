@@ -89,7 +89,7 @@ func (c *Checkpoint) Subtask(ctx context.Context, t inflight.Task) (*Subtask, er
 	return nil, &inflight.Error{Op: "open", Object: t.String(), Err: fmt.Errorf("%w in checkpoint %d", inflight.ErrNotExist, c.Manifest.ID)}
 }
 
-// Remote reports whether a request to where c lies costs a round trip.
+// Remote reports whether c lies where each request costs a round trip.
 func (c *Checkpoint) Remote() bool { return c.r.remote }
 
 // Open opens what h names, a handle of the checkpoint.

@@ -484,7 +484,9 @@ func (d *decoded) locate(t inflight.Task, a inflight.Address, x *format.Extent) 
 		pos, at = pos.Advance(uint64(n), begun), at+n
 	}
 	end, last := at, first
-	if x.Pieces <= run.Pieces-first {
+	if first == 0 && x.Pieces == run.Pieces {
+		end, last = at+int(run.Length), run.Pieces
+	} else if x.Pieces <= run.Pieces-first {
 		for ; last < first+x.Pieces; last++ {
 			end += run.PieceLength(last)
 		}
