@@ -6,7 +6,6 @@ import (
 	"iter"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spillway-io/spillway/format"
@@ -46,7 +45,7 @@ type ReplayOptions struct {
 type Replay struct {
 	c        *reader.Checkpoint
 	plan     *Plan
-	obs      inflight.Observer
+	obs      inflight.Observer // nil: nobody
 	tasks    []task
 	byTask   map[inflight.Task]*task
 	violated []reader.Flow
@@ -99,9 +98,6 @@ func (r *Result) String() string {
 // before anything moves. Rest works from here on. Close the Replay after use.
 func NewReplay(ctx context.Context, c *reader.Checkpoint, p *Plan, o ReplayOptions) (*Replay, error) {
 	r := &Replay{c: c, plan: p, obs: o.Observer, done: make(chan struct{})}
-	if r.obs == nil {
-		r.obs = inflight.Discard
-	}
 	if err := r.choose(o.Tasks); err != nil {
 		return nil, err
 	}
@@ -144,19 +140,41 @@ func (r *Replay) choose(tasks []inflight.Task) error {
 	return nil
 }
 
-// openers is how many subtasks are opened at a time.
-const openers = 8
+// openers is how many subtasks are opened at a time. Where a request costs
+// little, another one is woken only for as many subtasks as take longer than
+// that.
+const (
+	openers  = 8
+	wakeFrom = 8
+)
 
-// open opens all subtasks, a few at a time.
+// open opens and plans all subtasks, a few at a time. The caller begins with the
+// first ones, the others with the last ones: those that share a file mostly
+// stand side by side, and who comes late finds the less to do.
 func (r *Replay) open(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	parts := r.parts()
-	var next atomic.Int64
-	together(min(openers, len(parts)), func(int) {
-		for i := next.Add(1) - 1; int(i) < len(parts); i = next.Add(1) - 1 {
-			for j := range parts[i] {
-				t := &parts[i][j]
+	var mu sync.Mutex
+	left, step := r.tasks, max(1, len(r.tasks)/(4*openers))
+	next := func(first bool) (part []task) {
+		mu.Lock()
+		defer mu.Unlock()
+		n := min(step, len(left))
+		if first {
+			part, left = left[:n], left[n:]
+		} else {
+			left, part = left[:len(left)-n], left[len(left)-n:]
+		}
+		return part
+	}
+	n := len(r.tasks)
+	if !r.c.Remote() {
+		n = (n + wakeFrom - 1) / wakeFrom
+	}
+	together(min(openers, n), func(i int) {
+		for part := next(i == 0); len(part) > 0; part = next(i == 0) {
+			for j := range part {
+				t := &part[j]
 				err := ctx.Err()
 				if err == nil {
 					t.s, err = r.c.Open(ctx, t.plan.Handle)
@@ -170,28 +188,6 @@ func (r *Replay) open(ctx context.Context) error {
 		}
 	})
 	return context.Cause(ctx)
-}
-
-// parts divides the subtasks among who opens them. Those that share a file
-// mostly stand side by side: who has opened it goes on with them, as long as a
-// request costs less than to wait for somebody.
-func (r *Replay) parts() (parts [][]task) {
-	most := max(1, len(r.tasks)/(4*openers))
-	if !r.c.Remote() {
-		most = max(most, openers)
-	}
-	for from, i := 0, 1; i <= len(r.tasks); i++ {
-		if i == len(r.tasks) || i-from == most || !r.c.Remote() && !shareFile(&r.tasks[from].plan.Handle, &r.tasks[i].plan.Handle) {
-			parts = append(parts, r.tasks[from:i])
-			from = i
-		}
-	}
-	return parts
-}
-
-// shareFile reports whether the first bytes of a and b lie in one file.
-func shareFile(a, b *inflight.Handle) bool {
-	return len(a.Segments) > 0 && len(b.Segments) > 0 && a.Segments[0].File == b.Segments[0].File
 }
 
 // together calls f for 0 to n-1 at the same time, once here and otherwise each
