@@ -95,7 +95,7 @@ func (h *Hub) relieve(needed int64) {
 			if keeps {
 				kept += n
 			}
-		case keeps && !packing || idle:
+		case !packing && (keeps || idle):
 			stuck = append(stuck, f)
 			held[f] = n
 			leaving -= n

@@ -135,7 +135,7 @@ func (f *File) mayPackAhead() (yes, own bool) {
 	far, pressed := f.hub.ahead.Load() >= aheadLimit, f.hub.pressed()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.busy && (!far || f.stuck || f.hub.held || pressed), far || pressed
+	return f.busy && (!far || f.stuck || f.hub.held || pressed), far || f.hub.held || pressed
 }
 
 // pop returns the next chunk to be written, or nil.
