@@ -48,7 +48,7 @@ func NewHub(o Options) *Hub {
 	h.overflow.hub = h
 	h.memory.most = memoryKept
 	if h.held {
-		h.memory.most = max(memoryKept, h.budget.limit/2) // of one file, for the next one
+		h.memory.most = max(memoryKept, min(h.budget.limit/2, h.Target)) // of one file, for the next one
 	}
 	h.budget.relieve = h.relieve
 	return h
