@@ -213,7 +213,9 @@ func (b *Backend) remote(e hdfs.Error) *kindError {
 		return kind(inflight.ErrUnavailable, "wait: a namenode that starts leaves safe mode by itself; otherwise hdfs dfsadmin -safemode leave")
 	case "StandbyException":
 		return kind(inflight.ErrUnavailable, "name all namenodes of the cluster (hdfs://nameservice/dir with HADOOP_CONF_DIR), or wait for the failover")
-	case "RetriableException", "NotReplicatedYetException", "RecoveryInProgressException", "RetryStartFileException":
+	case "NotReplicatedYetException": // Hadoop's client waits here; the library has forgotten the block by then
+		return kind(inflight.ErrUnavailable, "try again; use a larger block-size= in the URL, so that files have one block")
+	case "RetriableException", "RecoveryInProgressException", "RetryStartFileException":
 		return kind(inflight.ErrUnavailable, "try again")
 	case "FileNotFoundException":
 		return &kindError{inflight.ErrNotExist, fs.ErrNotExist, ""}

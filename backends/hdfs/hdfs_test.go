@@ -264,6 +264,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{exception{ipc + "StandbyException", "Operation category READ is not supported in state standby"}, inflight.ErrUnavailable, true, "hdfs://nameservice"},
 		{exception{ipc + "RetriableException", "NameNode still not started"}, inflight.ErrUnavailable, true, "try again"},
+		{exception{"org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException", "Not replicated yet: /x"}, inflight.ErrUnavailable, true, "block-size="},
 		{exception{"org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Cannot create"}, inflight.ErrUnavailable, true, "safe mode"},
 		{exception{"org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "quota"}, inflight.ErrNoSpace, false, "setSpaceQuota"},
 		{exception{"org.apache.hadoop.security.authorize.AuthorizationException", "User x"}, inflight.ErrAuth, false, "principal"},
