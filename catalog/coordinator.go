@@ -124,7 +124,9 @@ func (c *Coordinator) Judge(ctx context.Context, err error) error {
 		return err
 	}
 	superseded, e := c.Superseded(ctx)
-	for try := 1; e != nil && try < judgeTries; try++ { // a claim may be retired while it is looked for
+	// A claim may be retired while it is looked for. And its directory may be there
+	// before it is: who takes over is given time.
+	for try := 1; !superseded && try < judgeTries; try++ {
 		select {
 		case <-ctx.Done():
 			return err

@@ -408,6 +408,9 @@ func (c *cursor) pieces(d *decoded, x *extent, run *format.Run, piece int, yield
 		b.offset, b.moves = d.Offset+format.BlockHeaderSize+int64(x.Offset), -1
 	}
 	goesOn := x.Flags&format.RunTail != 0 && p.left > 0
+	if x.Flags&format.RunHead == 0 {
+		p.drop() // the rest of that buffer was not found
+	}
 	for i := 0; i < x.Pieces; {
 		to, begun := x.Pieces, 0
 		switch {

@@ -149,8 +149,7 @@ func (f *File) run() {
 	defer f.hub.forget(f)
 	f.openEarly()
 	for {
-		worked := f.work()
-		closed := f.closed.Load() // then all is in the queue
+		worked, closed := f.work()
 		err := f.writeQueue()
 		switch {
 		case f.ctx.Err() != nil:
@@ -180,11 +179,12 @@ func (f *File) park() {
 }
 
 // work packs up to one chunk, or ends the encoder; it reports whether there was
-// something to do.
-func (f *File) work() bool {
+// something to do, and whether all is in the queue now.
+func (f *File) work() (worked, closed bool) {
 	f.pack.Lock()
 	defer f.unpack()
-	return f.packChunk() || f.endSealed()
+	worked = f.packChunk() || f.endSealed()
+	return worked, f.closed.Load() // under the lock: closed is set before all is in the queue
 }
 
 // endSealed ends the encoder of a file that is to be sealed, and reports whether
