@@ -8,7 +8,6 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	colinmarc "github.com/colinmarc/hdfs/v2"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 
 	"github.com/spillway-io/spillway/backends/hdfs"
 	"github.com/spillway-io/spillway/format"
@@ -56,33 +56,15 @@ func cpu() time.Duration {
 // dialer opens connections.
 type dialer func(ctx context.Context, kind, address string) (net.Conn, error)
 
-// wire has a rate in bytes a second for each direction, which all connections
-// share.
-type wire struct {
-	rate     float64
-	up, down pace
-}
+// wire has a rate for each direction, which all connections share: a proxy's is
+// that of a connection.
+type wire struct{ up, down *rate.Limiter }
 
-const burst = 20 * time.Millisecond
+const burst = 2 << 20 // more than is sent at once
 
-// pace says when a direction is free again.
-type pace struct {
-	mu   sync.Mutex
-	free time.Time
-}
-
-// carry waits until n bytes are over.
-func (p *pace) carry(n int, rate float64) {
-	p.mu.Lock()
-	if now := time.Now(); now.Sub(p.free) > burst { // who sleeps wakes up late
-		p.free = now.Add(-burst)
-	}
-	p.free = p.free.Add(time.Duration(float64(n) / rate * float64(time.Second)))
-	over := p.free
-	p.mu.Unlock()
-	if pause := time.Until(over); pause > time.Millisecond { // shorter ones take longer than they should
-		time.Sleep(pause) //lint:sleep that is what it is for
-	}
+func newWire(bytesPerSecond float64) *wire {
+	l := rate.Limit(bytesPerSecond)
+	return &wire{rate.NewLimiter(l, burst), rate.NewLimiter(l, burst)}
 }
 
 func (w *wire) dial(ctx context.Context, kind, address string) (net.Conn, error) {
@@ -98,12 +80,16 @@ type wired struct {
 
 func (c *wired) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.wire.down.carry(n, c.wire.rate)
+	if late := c.wire.down.WaitN(context.Background(), n); err == nil {
+		err = late
+	}
 	return n, err
 }
 
 func (c *wired) Write(p []byte) (int, error) {
-	c.wire.up.carry(len(p), c.wire.rate)
+	if err := c.wire.up.WaitN(context.Background(), len(p)); err != nil {
+		return 0, err
+	}
 	return c.Conn.Write(p)
 }
 
@@ -120,7 +106,7 @@ func TestBars(t *testing.T) {
 		size = mib << 20
 	}
 	t.Run("here", func(t *testing.T) { bars(t, size, rounds, (&net.Dialer{}).DialContext) })
-	t.Run("link", func(t *testing.T) { bars(t, size/4, 1, (&wire{rate: 100e6}).dial) })
+	t.Run("link", func(t *testing.T) { bars(t, size/4, 1, newWire(100e6).dial) })
 }
 
 func bars(t *testing.T, size, rounds int, dial dialer) {
