@@ -118,7 +118,9 @@ const (
 // Judge returns err, an answer of the coordinator, as what it means for the job.
 // ErrFenced that came of a directory alone (Superseded) is the end of this
 // coordinator, not of the job: it becomes ErrUnavailable, with the mend to start
-// again. The store is asked in that case only.
+// again. The store is asked in that case only, for a fifth of a second: a claim
+// that takes longer to appear behind its directory is not seen, and its
+// coordinator is fenced by the start.
 func (c *Coordinator) Judge(ctx context.Context, err error) error {
 	if !errors.Is(err, inflight.ErrFenced) {
 		return err
